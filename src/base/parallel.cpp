@@ -1,0 +1,47 @@
+#include "base/parallel.h"
+
+#include <omp.h>
+#include <sched.h>
+
+#include <exception>
+#include <mutex>
+
+namespace convoy {
+namespace {
+
+int usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
+  return omp_get_num_procs();
+}
+
+}  // namespace
+
+void set_threads(int count) {
+  omp_set_num_threads(count > 0 ? count : usable_cores());
+}
+int threads() {
+  return omp_get_max_threads();
+}
+
+void parallel_for(std::int64_t n, const std::function<void(std::int64_t)>& body) {
+  std::exception_ptr failure;
+  std::int64_t failed_at = n;
+  std::mutex lock;
+#pragma omp parallel for schedule(dynamic, 1)
+  for (std::int64_t i = 0; i < n; ++i) {
+    try {
+      body(i);
+    } catch (...) {
+      const std::lock_guard guard(lock);
+      if (i < failed_at) {
+        failed_at = i;
+        failure = std::current_exception();
+      }
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace convoy
