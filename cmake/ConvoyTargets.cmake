@@ -47,3 +47,30 @@ function(convoy_test name)
   add_test(NAME ${name} COMMAND ${name}_test)
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
 endfunction()
+
+if(CONVOY_BUILD_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link,address,undefined -fno-omit-frame-pointer -g)
+endif()
+
+# convoy_isa_sources(TARGET name.isa.cpp …): compiles each file once per instruction set (avx512, avx2 and base; only base
+# off x86), with CONVOY_ISA defined to that word. Such a file puts everything into namespace convoy::cpu::CONVOY_ISA and
+# includes no header with inline code that other files could share (the linker might keep the copy built for AVX-512).
+function(convoy_isa_sources target)
+  set(isas base)
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    set(isas base avx2 avx512)
+  endif()
+  set(flags_base -O3)
+  set(flags_avx2 -O3 -march=x86-64-v3)
+  set(flags_avx512 -O3 -march=x86-64-v4 -mprefer-vector-width=512)
+  foreach(source IN LISTS ARGN)
+    get_filename_component(stem "${source}" NAME_WE)
+    foreach(isa IN LISTS isas)
+      set(wrapper "${CMAKE_CURRENT_BINARY_DIR}/${stem}.${isa}.cpp")
+      file(CONFIGURE OUTPUT "${wrapper}" CONTENT "#define CONVOY_ISA ${isa}\n#include \"${CMAKE_CURRENT_SOURCE_DIR}/${source}\"\n")
+      set_source_files_properties("${wrapper}" PROPERTIES
+        COMPILE_OPTIONS "${flags_${isa}};-fno-math-errno;-ffp-contract=fast;-fno-trapping-math")
+      target_sources(${target} PRIVATE "${wrapper}")
+    endforeach()
+  endforeach()
+endfunction()

@@ -1,7 +1,9 @@
 #include "base/parallel.h"
 
-#include <omp.h>
 #include <sched.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 #include <exception>
 #include <mutex>
@@ -9,7 +11,7 @@
 namespace convoy {
 namespace {
 
-int usable_cores() {
+[[maybe_unused]] int usable_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
@@ -29,7 +31,9 @@ void parallel_for(std::int64_t n, const std::function<void(std::int64_t)>& body)
   std::exception_ptr failure;
   std::int64_t failed_at = n;
   std::mutex lock;
+#ifdef _OPENMP
 #pragma omp parallel for schedule(dynamic, 1)
+#endif
   for (std::int64_t i = 0; i < n; ++i) {
     try {
       body(i);

@@ -16,7 +16,8 @@ using TokenId = std::int32_t;
 struct EncodeOptions {
   // Whether the post-processor's tokens ([gMASK]<sop>, <s>, …) are added.
   bool add_special_tokens = false;
-  // Whether text that spells a special token becomes that token. Off for user text: a document cannot forge a chat turn.
+  // Whether text that spells a special token becomes that token. Off for user text: a document cannot forge a chat
+  // turn.
   bool parse_special = true;
 };
 
@@ -25,7 +26,8 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Appends the ids of UTF-8 `text` to `out`. Invalid UTF-8 is encoded as its bytes where the format can, else as U+FFFD.
+  // Appends the ids of UTF-8 `text` to `out`. Invalid UTF-8 is encoded as its bytes where the format can, else as
+  // U+FFFD.
   virtual void encode(std::string_view text, const EncodeOptions& options, std::vector<TokenId>& out) const = 0;
   std::vector<TokenId> encode(std::string_view text, const EncodeOptions& options = {}) const {
     std::vector<TokenId> ids;
