@@ -1,0 +1,79 @@
+#include "graph/ops/update.h"
+
+#include <fmt/format.h>
+
+#include "graph/graph.h"
+
+namespace convoy {
+
+std::string GradientNorm::attributes() const {
+  return max_norm > 0 ? fmt::format("max_norm={}", max_norm) : "";
+}
+
+std::vector<TensorSpec> GradientNorm::infer(Specs in) const {
+  check(!in.empty(), "gradient_norm needs a gradient");
+  return {{DType::kF64, {kNormStatistics}}};
+}
+
+std::string_view name_of(OptimizerKind kind) {
+  switch (kind) {
+    case OptimizerKind::kAdamW:
+      return "adamw";
+    case OptimizerKind::kAdam:
+      return "adam";
+    case OptimizerKind::kSgd:
+      return "sgd";
+    case OptimizerKind::kLion:
+      return "lion";
+    case OptimizerKind::kAdagrad:
+      return "adagrad";
+  }
+  return "?";
+}
+
+int moment_count(OptimizerKind kind, double momentum) {
+  switch (kind) {
+    case OptimizerKind::kAdamW:
+    case OptimizerKind::kAdam:
+      return 2;
+    case OptimizerKind::kSgd:
+      return momentum != 0 ? 1 : 0;
+    case OptimizerKind::kLion:
+    case OptimizerKind::kAdagrad:
+      return 1;
+  }
+  return 0;
+}
+
+std::string OptimizerStep::attributes() const {
+  return fmt::format("{} tensors={}{}", name_of(settings.kind), weight_decays.size(), master ? " master" : "");
+}
+
+std::vector<TensorSpec> OptimizerStep::infer(Specs in) const {
+  const auto group = static_cast<std::size_t>(inputs_per_weight());
+  check(in.size() == 2 + group * weight_decays.size(), "optimizer_step: inputs do not match the number of weights");
+  std::vector<TensorSpec> out;
+  for (std::size_t w = 0; w < weight_decays.size(); ++w) {
+    const Specs part = in.subspan(2 + w * group, group);
+    out.push_back(*part[0]);
+    for (std::size_t i = 2; i < group; ++i) {
+      check(part[i]->shape == part[0]->shape, "optimizer_step: state does not fit its weight");
+      out.push_back(*part[i]);
+    }
+  }
+  return out;
+}
+
+std::vector<Alias> OptimizerStep::aliases() const {
+  std::vector<Alias> all;
+  const int group = inputs_per_weight();
+  for (int w = 0; w < static_cast<int>(weight_decays.size()); ++w) {
+    const int out = w * (group - 1);
+    const int in = 2 + w * group;
+    all.push_back({out, in, true});
+    for (int i = 2; i < group; ++i) all.push_back({out + i - 1, in + i, true});
+  }
+  return all;
+}
+
+}  // namespace convoy

@@ -1,0 +1,24 @@
+// The backward pass: reverse-mode differentiation of the graph.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace convoy {
+
+struct DifferentiateOptions {
+  // Values and the gradients that they start from (values set by the host).
+  std::vector<std::pair<ValueId, ValueId>> seeds;
+  // Sources whose gradients are wanted: weights, or in tests any floating-point source.
+  std::vector<ValueId> wanted;
+  // Add into what the gradient buffers already hold, instead of setting them.
+  bool accumulate = false;
+};
+
+// Appends the backward nodes and makes the wanted gradients outputs of the graph. Returns them, one per wanted source,
+// as values of role gradient with the name of their source. A source that nothing depends on gets a gradient of zeros.
+std::vector<ValueId> differentiate(Graph& graph, const DifferentiateOptions& options);
+
+}  // namespace convoy

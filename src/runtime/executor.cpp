@@ -1,0 +1,77 @@
+#include "runtime/executor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+namespace convoy {
+namespace {
+
+std::vector<const TensorSpec*> specs_of(const std::vector<BufferRef>& refs) {
+  std::vector<const TensorSpec*> specs;
+  for (const BufferRef& ref : refs) specs.push_back(ref.present ? &ref.spec : nullptr);
+  return specs;
+}
+
+}  // namespace
+
+Executor::Executor(Device& device, const Program& program, const Arenas& arenas)
+    : device_(device), program_(program), arenas_(arenas) {
+  for (const Instruction& instruction : program.instructions) {
+    Step step;
+    std::vector<TensorSpec> outputs;
+    for (const BufferRef& ref : instruction.outputs) outputs.push_back(ref.spec);
+    step.kernel = device.prepare(*instruction.op, specs_of(instruction.inputs), outputs);
+    step.inputs.resize(instruction.inputs.size());
+    step.outputs.resize(instruction.outputs.size());
+    for (const auto* refs : {&instruction.inputs, &instruction.outputs}) {
+      for (const BufferRef& ref : *refs) {
+        if (!ref.present) continue;
+        std::size_t& mark = high_water_[static_cast<std::size_t>(ref.arena)];
+        mark = std::max(mark, ref.offset + ref.spec.bytes());
+      }
+    }
+    workspace_high_water_ = std::max(workspace_high_water_, instruction.workspace);
+    steps_.push_back(std::move(step));
+  }
+  for (std::size_t role = 0; role < high_water_.size(); ++role) {
+    if (high_water_[role] > arenas.sizes().bytes[role]) {
+      throw internal_error(fmt::format("program {} needs {} bytes of {}, its arena has {}", program.name,
+                                       high_water_[role], name_of(static_cast<Role>(role)),
+                                       arenas.sizes().bytes[role]));
+    }
+  }
+  check(workspace_high_water_ <= arenas.sizes().workspace, "a program needs more workspace than its arena has");
+}
+
+void Executor::bind(std::size_t gradient_slot) {
+  if (gradient_slot == bound_slot_) return;
+  bound_slot_ = gradient_slot;
+  const auto resolve = [&](const BufferRef& ref) -> std::byte* {
+    return ref.present ? arenas_.base(ref.arena, gradient_slot) + ref.offset : nullptr;
+  };
+  for (std::size_t i = 0; i < steps_.size(); ++i) {
+    const Instruction& instruction = program_.instructions[i];
+    std::transform(instruction.inputs.begin(), instruction.inputs.end(), steps_[i].inputs.begin(), resolve);
+    std::transform(instruction.outputs.begin(), instruction.outputs.end(), steps_[i].outputs.begin(), resolve);
+  }
+}
+
+void Executor::run(std::size_t gradient_slot) {
+  bind(gradient_slot);
+  for (std::size_t i = 0; i < steps_.size(); ++i) {
+    Step& step = steps_[i];
+    if (!profiling_) {
+      step.kernel->run({step.inputs, step.outputs, arenas_.workspace()});
+      continue;
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    step.kernel->run({step.inputs, step.outputs, arenas_.workspace()});
+    device_.synchronize();
+    profile_[std::string(program_.instructions[i].op->name())] +=
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+}
+
+}  // namespace convoy

@@ -1,0 +1,48 @@
+// Runs programs: the first of the three interpreters.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/arenas.h"
+
+namespace convoy {
+
+// A program prepared on a device, bound to arenas.
+class Executor {
+ public:
+  // Checks that every operand lies inside its arena.
+  Executor(Device& device, const Program& program, const Arenas& arenas);
+
+  // Runs all instructions, with the gradients of one slot.
+  void run(std::size_t gradient_slot = 0);
+
+  const Program& program() const { return program_; }
+  // The end of the furthest operand in each role's arena that the instructions touch: the high-water mark.
+  std::size_t high_water(Role role) const { return high_water_[static_cast<std::size_t>(role)]; }
+  std::size_t workspace_high_water() const { return workspace_high_water_; }
+
+  // Seconds spent per operation name since profiling was switched on.
+  void set_profiling(bool on) { profiling_ = on; }
+  const std::map<std::string, double>& profile() const { return profile_; }
+
+ private:
+  struct Step {
+    std::unique_ptr<Kernel> kernel;
+    std::vector<std::byte*> inputs, outputs;
+  };
+  void bind(std::size_t gradient_slot);
+
+  Device& device_;
+  const Program& program_;
+  const Arenas& arenas_;
+  std::vector<Step> steps_;
+  std::size_t bound_slot_ = SIZE_MAX;
+  std::array<std::size_t, kRoleCount> high_water_{};
+  std::size_t workspace_high_water_ = 0;
+  bool profiling_ = false;
+  std::map<std::string, double> profile_;
+};
+
+}  // namespace convoy
