@@ -1,0 +1,56 @@
+#include "models/graph_inputs.h"
+
+#include "graph/ops/elementwise.h"
+#include "graph/ops/embedding.h"
+#include "graph/ops/linear.h"
+
+namespace convoy {
+
+GraphInputs::GraphInputs(const Model& model, const GraphOptions& options) : options_(options) {
+  for (const Parameter& parameter : model.parameters()) {
+    made_.weights.push_back(made_.graph.add_source(Role::kWeight, parameter.name, {options.dtype, parameter.shape}));
+  }
+}
+
+ValueId GraphInputs::source(const char* name, const TensorSpec& spec) {
+  const ValueId known = made_.graph.find(Role::kBatch, name);
+  return known != kNoValue ? known : made_.graph.add_source(Role::kBatch, name, spec);
+}
+
+ValueId GraphInputs::linear(ValueId x, std::size_t& p, bool bias, const std::string& name, bool transposed) {
+  const ValueId w = weight(p++);
+  const ValueId b = bias ? weight(p++) : kNoValue;
+  return made_.graph.add_op(Linear{transposed}, {x, w, b}, {name})[0];
+}
+
+ValueId GraphInputs::attention(AttentionShape shape, ValueId qkv, double dropout_probability) {
+  const bool drops = options_.kind == GraphKind::kTrain && dropout_probability > 0;
+  if (drops) {
+    shape.dropout = static_cast<float>(dropout_probability);
+    shape.seed = options_.seed;
+    shape.use = uses_++;
+  }
+  return made_.graph.add_op(Attention{shape}, {qkv, seq_start(), drops ? token_keys() : kNoValue},
+                            {"attention", "lse"})[0];
+}
+
+ValueId GraphInputs::dropout(ValueId x, double p) {
+  if (options_.kind != GraphKind::kTrain || p <= 0) return x;
+  return made_.graph.add_op(Dropout{static_cast<float>(p), options_.seed, uses_++}, {x, token_keys()}, {"dropped"})[0];
+}
+
+ModelGraph GraphInputs::finish(ValueId hidden, ValueId head) {
+  Graph& g = made_.graph;
+  if (options_.kind == GraphKind::kLogits) {
+    const ValueId rows = source(batch_input::kRows, {DType::kI32, {options_.logit_rows}});
+    const ValueId chosen = g.add_op(Embedding{}, {rows, hidden}, {"chosen_rows"})[0];
+    made_.result = g.add_op(Linear{}, {chosen, head}, {"logits"})[0];
+  } else {
+    const ValueId targets = per_token(batch_input::kTargets, DType::kI32);
+    made_.result = g.add_op(LinearCrossEntropy{options_.loss}, {hidden, head, targets}, {"statistics"})[0];
+  }
+  g.outputs = {made_.result};
+  return std::move(made_);
+}
+
+}  // namespace convoy

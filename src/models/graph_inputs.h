@@ -1,0 +1,48 @@
+// What the model files share when they build a graph: sources made on first use, and the two ends that all language
+// models have.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "graph/ops/attention.h"
+#include "models/model.h"
+
+namespace convoy {
+
+class GraphInputs {
+ public:
+  GraphInputs(const Model& model, const GraphOptions& options);
+
+  Graph& graph() { return made_.graph; }
+  const GraphOptions& options() const { return options_; }
+  ValueId weight(std::size_t parameter) const { return made_.weights[parameter]; }
+  ValueId ids() { return per_token(batch_input::kIds, DType::kI32); }
+  ValueId positions() { return per_token(batch_input::kPositions, DType::kI32); }
+  ValueId seq_start() { return per_token(batch_input::kSeqStart, DType::kI32); }
+  ValueId token_keys() { return per_token(batch_input::kTokenKeys, DType::kI64); }
+  ValueId rope_cos(std::int64_t half) { return table(batch_input::kRopeCos, half); }
+  ValueId rope_sin(std::int64_t half) { return table(batch_input::kRopeSin, half); }
+
+  // x·Wᵀ + b with parameter p, and p+1 as its bias where there is one; advances p past them.
+  ValueId linear(ValueId x, std::size_t& p, bool bias, const std::string& name, bool transposed = false);
+  // Attention over packed rows, with dropout in training; each call is another use of the random numbers.
+  ValueId attention(AttentionShape shape, ValueId qkv, double dropout);
+  // Dropout in training, else x.
+  ValueId dropout(ValueId x, double p);
+  // The loss or the logits of normalised hidden states.
+  ModelGraph finish(ValueId hidden, ValueId head);
+
+ private:
+  ValueId per_token(const char* name, DType dtype) { return source(name, {dtype, {options_.tokens}}); }
+  ValueId table(const char* name, std::int64_t half) {
+    return source(name, {DType::kF32, {options_.table_length, half}});
+  }
+  ValueId source(const char* name, const TensorSpec& spec);
+
+  GraphOptions options_;
+  ModelGraph made_;
+  std::uint32_t uses_ = 0;
+};
+
+}  // namespace convoy
