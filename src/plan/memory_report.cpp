@@ -1,0 +1,179 @@
+#include "plan/memory_report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+namespace convoy {
+namespace {
+
+std::size_t at(Role role) {
+  return static_cast<std::size_t>(role);
+}
+
+struct Choice {
+  std::vector<std::string> changes;  // flags
+  TrainShape shape;
+};
+
+// `choices` with and without each of the given changes, which exclude one another.
+std::vector<Choice> with_options(const std::vector<Choice>& choices,
+                                 const std::vector<std::pair<std::string, std::function<void(TrainShape&)>>>& options) {
+  std::vector<Choice> all = choices;
+  for (const Choice& choice : choices) {
+    for (const auto& [flags, change] : options) {
+      Choice other = choice;
+      other.changes.push_back(flags);
+      change(other.shape);
+      all.push_back(std::move(other));
+    }
+  }
+  return all;
+}
+
+// Every combination of the settings that could save memory.
+std::vector<Choice> choices_from(const TrainShape& now) {
+  std::vector<Choice> all = {{{}, now}};
+  std::vector<std::pair<std::string, std::function<void(TrainShape&)>>> options;
+  if (now.recompute == RecomputeMode::kNone) {
+    options.emplace_back("--recompute selective", [](TrainShape& s) { s.recompute = RecomputeMode::kSelective; });
+  }
+  if (now.recompute != RecomputeMode::kFull)
+    options.emplace_back("--recompute full", [](TrainShape& s) { s.recompute = RecomputeMode::kFull; });
+  all = with_options(all, options);
+  options.clear();
+  for (std::int64_t rows = now.rows; rows % 2 == 0;) {
+    rows /= 2;
+    const std::int64_t accumulation = now.accumulation * (now.rows / rows);
+    options.emplace_back(
+        fmt::format("--per_device_train_batch_size {} --gradient_accumulation_steps {}", rows, accumulation),
+        [rows, accumulation](TrainShape& s) {
+          s.rows = rows;
+          s.accumulation = accumulation;
+          s.eval_rows = std::min(s.eval_rows, rows);
+        });
+  }
+  all = with_options(all, options);
+  if (now.deterministic)
+    all = with_options(all, {{"--no-deterministic", [](TrainShape& s) { s.deterministic = false; }}});
+  if (now.dtype == DType::kF32) all = with_options(all, {{"--bf16", [](TrainShape& s) { s.dtype = DType::kBF16; }}});
+  return all;
+}
+
+// A number in a file of one line, or SIZE_MAX ("max", or no such file).
+std::size_t number_in(const std::filesystem::path& path) {
+  std::ifstream in(path);
+  std::size_t value = 0;
+  return in >> value ? value : SIZE_MAX;
+}
+
+}  // namespace
+
+MemoryReport memory_report(const ArenaSizes& sizes, std::size_t activation_lower_bound) {
+  MemoryReport report;
+  report.activation_lower_bound = activation_lower_bound;
+  for (Role role : {Role::kWeight, Role::kGradient, Role::kMaster, Role::kMoment, Role::kActivation}) {
+    const std::size_t times = role == Role::kGradient ? sizes.gradient_slots : 1;
+    report.lines.push_back({std::string(name_of(role)), sizes.bytes[at(role)] * times});
+  }
+  report.lines.push_back({"workspace", sizes.workspace});
+  report.lines.push_back({std::string(name_of(Role::kBatch)), sizes.bytes[at(Role::kBatch)]});
+  for (const MemoryLine& line : report.lines) report.total += line.bytes;
+  return report;
+}
+
+std::vector<Alternative> alternatives(const Model& model, const TrainShape& shape, const WorkspaceSizes& workspaces) {
+  struct Measured {
+    Alternative alternative;
+    std::size_t changes;
+  };
+  std::vector<Measured> measured;
+  double flops_now = 0;
+  std::size_t total_now = 0;
+  for (const Choice& choice : choices_from(shape)) {
+    const ProgramSet set = make_programs(model, choice.shape, workspaces);
+    const double flops = set.micro.cost().flops * static_cast<double>(choice.shape.accumulation);
+    if (choice.changes.empty()) {
+      flops_now = flops;
+      total_now = set.sizes.total();
+    } else if (set.sizes.total() < total_now) {
+      measured.push_back({{fmt::format("{}", fmt::join(choice.changes, " ")), set.sizes.total(), flops / flops_now - 1},
+                          choice.changes.size()});
+    }
+  }
+  // Only those that no other beats in bytes, arithmetic and number of changes at once.
+  const auto beats = [](const Measured& a, const Measured& b) {
+    const bool no_worse = a.alternative.total <= b.alternative.total &&
+                          a.alternative.extra_flops <= b.alternative.extra_flops + 1e-9 && a.changes <= b.changes;
+    return no_worse && (a.alternative.total < b.alternative.total || a.changes < b.changes);
+  };
+  std::vector<Alternative> best;
+  for (const Measured& each : measured) {
+    if (std::none_of(measured.begin(), measured.end(), [&](const Measured& other) { return beats(other, each); }))
+      best.push_back(each.alternative);
+  }
+  std::stable_sort(best.begin(), best.end(),
+                   [](const Alternative& a, const Alternative& b) { return a.total > b.total; });
+  return best;
+}
+
+std::size_t available_memory() {
+  std::size_t available = SIZE_MAX;
+  std::ifstream meminfo("/proc/meminfo");
+  std::string key, unit;
+  std::size_t kib = 0;
+  while (meminfo >> key >> kib) {
+    std::getline(meminfo, unit);
+    if (key == "MemAvailable:") available = kib * 1024;
+  }
+  const std::size_t v2 = number_in("/sys/fs/cgroup/memory.max");
+  const std::size_t v1 = number_in("/sys/fs/cgroup/memory/memory.limit_in_bytes");
+  return std::min({available, v2, v1});
+}
+
+std::string print(const MemoryReport& report) {
+  std::string text;
+  for (const MemoryLine& line : report.lines)
+    text += fmt::format("  {:<16} {:>16} bytes  {:>12}\n", line.kind, line.bytes, human_bytes(line.bytes));
+  text += fmt::format("  {:<16} {:>16} bytes  {:>12}\n", "total", report.total, human_bytes(report.total));
+  for (const MemoryLine& line : report.lines) {
+    if (line.kind != name_of(Role::kActivation) || report.activation_lower_bound == 0) continue;
+    text +=
+        fmt::format("  the activations' placement is {:.2f}% above their largest live set ({} bytes)\n",
+                    100.0 * (static_cast<double>(line.bytes) / static_cast<double>(report.activation_lower_bound) - 1),
+                    report.activation_lower_bound);
+  }
+  return text;
+}
+
+std::string print(const std::vector<Alternative>& alternatives, std::size_t now) {
+  std::string text;
+  for (const Alternative& each : alternatives) {
+    const std::string cost =
+        each.extra_flops > 0.005 ? fmt::format(", {:.0f}% more arithmetic", 100 * each.extra_flops) : "";
+    text += fmt::format("  {:<12} (saves {}{})  {}\n", human_bytes(each.total), human_bytes(now - each.total), cost,
+                        each.settings);
+  }
+  return text;
+}
+
+void require_fit(const Model& model, const TrainShape& shape, const WorkspaceSizes& workspaces,
+                 const MemoryReport& report, std::size_t limit) {
+  if (report.total <= limit) return;
+  std::vector<Alternative> fitting = alternatives(model, shape, workspaces);
+  std::erase_if(fitting, [&](const Alternative& each) { return each.total > limit; });
+  Error error(Status::kDoesNotFit,
+              fmt::format("the run takes {} ({} bytes) and {} ({} bytes) are available\n{}", human_bytes(report.total),
+                          report.total, human_bytes(limit), limit, print(report)));
+  if (fitting.empty()) {
+    throw error.mend(
+        "no setting makes it fit: take a smaller model, a shorter --seq_length, or a machine with more memory");
+  }
+  throw error.mend("these settings fit:\n" + print(fitting, report.total));
+}
+
+}  // namespace convoy

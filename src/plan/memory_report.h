@@ -1,0 +1,44 @@
+// How much memory a run takes, by kind, and what other settings would take: computed from the placed programs, to the
+// byte.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "plan/program_set.h"
+
+namespace convoy {
+
+struct MemoryLine {
+  std::string kind;
+  std::size_t bytes;
+};
+
+struct MemoryReport {
+  std::vector<MemoryLine> lines;  // weights, gradients, master weights, moments, activations, workspace, data
+  std::size_t total = 0;
+  std::size_t activation_lower_bound = 0;
+};
+MemoryReport memory_report(const ArenaSizes& sizes, std::size_t activation_lower_bound);
+
+// Another setting that leaves the global batch and the result (up to precision and rounding) as they are.
+struct Alternative {
+  std::string settings;  // as flags: "--recompute selective"
+  std::size_t total = 0;
+  double extra_flops = 0;  // relative to now: 0.33 = a third more
+};
+// Recomputation, smaller micro-batches, sequential accumulation, 16-bit weights, smaller loss chunks, alone and
+// combined; smallest change first, sorted by what they save. Only those that take less than now.
+std::vector<Alternative> alternatives(const Model& model, const TrainShape& shape, const WorkspaceSizes& workspaces);
+
+// Bytes that this process may take: the least of the machine's available memory and its control group's limit.
+std::size_t available_memory();
+
+std::string print(const MemoryReport& report);
+std::string print(const std::vector<Alternative>& alternatives, std::size_t now);
+
+// Throws a does-not-fit error with the alternatives that fit when the total is above the limit.
+void require_fit(const Model& model, const TrainShape& shape, const WorkspaceSizes& workspaces,
+                 const MemoryReport& report, std::size_t limit);
+
+}  // namespace convoy

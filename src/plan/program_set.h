@@ -1,0 +1,64 @@
+// The programs of a training run and the memory that they take: what the executor runs and what `convoy plan` measures.
+#pragma once
+
+#include <optional>
+
+#include "graph/ops/update.h"
+#include "models/model.h"
+#include "passes/recompute.h"
+#include "runtime/arenas.h"
+
+namespace convoy {
+
+struct TrainShape {
+  std::int64_t rows = 1;          // sequences of a micro-batch
+  std::int64_t seq = 1;           // tokens of a sequence
+  std::int64_t accumulation = 1;  // micro-batches of this rank in a global step
+  std::int64_t eval_rows = 0;     // sequences of an evaluation batch; 0 = no evaluation
+  DType dtype = DType::kF32;
+  RecomputeMode recompute = RecomputeMode::kNone;
+  // Sum the micro-batches' gradients by a fixed binary tree, so that the result does not depend on how they are spread
+  // over ranks; else one after the other, in one buffer.
+  bool deterministic = true;
+  OptimizerSettings optimizer;
+  double weight_decay = 0;
+  bool decay_bias_norm = false;  // weight decay also on biases and norms
+  double max_grad_norm = 0;      // 0 = no clipping
+  CrossEntropyShape loss;
+  std::uint64_t seed = 0;
+
+  std::int64_t tokens() const { return rows * seq; }
+  std::int64_t eval_tokens() const { return eval_rows * seq; }
+  bool has_master() const { return dtype == DType::kBF16 || dtype == DType::kF16; }
+};
+
+// Gradient buffers alive at once while `count` micro-batches are summed by a binary tree in order: ⌊log₂ count⌋ + 1.
+std::size_t tree_slots(std::int64_t count);
+
+// Names of storage beside the weights' own.
+std::string moment_name(int moment, const std::string& parameter);  // "exp_avg.NAME", "exp_avg_sq.NAME"
+inline constexpr const char* kUpdateScalarsName = "update_scalars";
+
+struct ProgramSet {
+  Layout layout;
+  Program micro;                            // forward and backward pass of one micro-batch, setting the gradients
+  std::optional<Program> micro_accumulate;  // the same, adding to them; only when not deterministic and accumulating
+  std::optional<Program> eval;              // forward pass and loss, without dropout
+  Program update;                           // clipping and the optimizer
+  ArenaSizes sizes;
+  // The most bytes any placement could do with, for the activations of all programs.
+  std::size_t activation_lower_bound = 0;
+};
+
+ProgramSet make_programs(const Model& model, const TrainShape& shape, const WorkspaceSizes& workspaces);
+
+// A program that computes logits of `rows` rows of a text of `tokens` tokens, with a layout of its own.
+struct LogitsProgram {
+  Layout layout;
+  Program program;
+  ArenaSizes sizes;
+};
+LogitsProgram make_logits_program(const Model& model, DType dtype, std::int64_t tokens, std::int64_t rows,
+                                  const WorkspaceSizes& workspaces);
+
+}  // namespace convoy
