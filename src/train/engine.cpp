@@ -1,0 +1,250 @@
+#include "train/engine.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace convoy {
+namespace {
+
+double to_double(DType dtype, const std::byte* at) {
+  switch (dtype) {
+    case DType::kF32: {
+      float v;
+      std::memcpy(&v, at, sizeof(v));
+      return v;
+    }
+    case DType::kBF16: {
+      BF16 v;
+      std::memcpy(&v, at, sizeof(v));
+      return to_float(v);
+    }
+    case DType::kF16: {
+      F16 v;
+      std::memcpy(&v, at, sizeof(v));
+      return to_float(v);
+    }
+    case DType::kF64: {
+      double v;
+      std::memcpy(&v, at, sizeof(v));
+      return v;
+    }
+    default:
+      throw internal_error("not a floating dtype");
+  }
+}
+
+void from_double(DType dtype, double value, std::byte* at) {
+  switch (dtype) {
+    case DType::kF32: {
+      const auto v = static_cast<float>(value);
+      std::memcpy(at, &v, sizeof(v));
+      return;
+    }
+    case DType::kBF16: {
+      const BF16 v = to_bf16(static_cast<float>(value));
+      std::memcpy(at, &v, sizeof(v));
+      return;
+    }
+    case DType::kF16: {
+      const F16 v = to_f16(static_cast<float>(value));
+      std::memcpy(at, &v, sizeof(v));
+      return;
+    }
+    case DType::kF64:
+      std::memcpy(at, &value, sizeof(value));
+      return;
+    default:
+      throw internal_error("not a floating dtype");
+  }
+}
+
+std::vector<std::byte> converted(DType from, std::span<const std::byte> values, DType to) {
+  if (from == to) return {values.begin(), values.end()};
+  const std::size_t count = values.size() / size_of(from);
+  std::vector<std::byte> result(count * size_of(to));
+  for (std::size_t i = 0; i < count; ++i)
+    from_double(to, to_double(from, values.data() + i * size_of(from)), result.data() + i * size_of(to));
+  return result;
+}
+
+}  // namespace
+
+LossTotals& LossTotals::operator+=(const LossTotals& other) {
+  loss_sum += other.loss_sum;
+  targets += other.targets;
+  correct += other.correct;
+  return *this;
+}
+
+Engine::Engine(Device& device, const Model& model, const TrainShape& shape)
+    : device_(device),
+      model_(model),
+      shape_(shape),
+      programs_(make_programs(model, shape, device)),
+      arenas_(device, programs_.sizes) {
+  micro_ = std::make_unique<Executor>(device, programs_.micro, arenas_);
+  if (programs_.micro_accumulate)
+    micro_accumulate_ = std::make_unique<Executor>(device, *programs_.micro_accumulate, arenas_);
+  if (programs_.eval) eval_ = std::make_unique<Executor>(device, *programs_.eval, arenas_);
+  update_ = std::make_unique<Executor>(device, programs_.update, arenas_);
+  const DType wide = accumulation_dtype(shape.dtype);
+  const TensorSpec flat{
+      wide,
+      {static_cast<std::int64_t>(programs_.sizes.bytes[static_cast<std::size_t>(Role::kGradient)] / size_of(wide))}};
+  const TensorSpec* inputs[] = {&flat, &flat};
+  add_gradients_ = device.prepare(AccumulateGradients{}, inputs, std::span(&flat, 1));
+  partial_sums_.reserve(programs_.sizes.gradient_slots + 1);
+}
+
+std::byte* Engine::address(Role role, const std::string& name) const {
+  return arenas_.base(role) + programs_.layout.find(role, name).offset;
+}
+
+void Engine::set_scalar_input(const char* name, double value) {
+  const Slot& slot = programs_.layout.find(Role::kBatch, name);
+  std::byte bytes[sizeof(double)];
+  from_double(slot.spec.dtype, value, bytes);
+  device_.copy_in(arenas_.base(Role::kBatch) + slot.offset, std::span(bytes, size_of(slot.spec.dtype)));
+}
+
+void Engine::copy_batch(const BatchView& batch, double scale) {
+  const auto put = [&](const char* name, std::span<const std::byte> bytes) {
+    if (!programs_.layout.contains(Role::kBatch, name)) return;
+    const Slot& slot = programs_.layout.find(Role::kBatch, name);
+    check(bytes.size() <= slot.spec.bytes(), "a batch is larger than the programs were made for");
+    device_.copy_in(arenas_.base(Role::kBatch) + slot.offset, bytes);
+  };
+  put(batch_input::kIds, std::as_bytes(batch.input_ids));
+  put(batch_input::kTargets, std::as_bytes(batch.targets));
+  put(batch_input::kPositions, std::as_bytes(batch.positions));
+  put(batch_input::kSeqStart, std::as_bytes(batch.seq_start));
+  put(batch_input::kTokenKeys, std::as_bytes(batch.token_keys));
+  set_scalar_input(batch_input::kLossScale, scale);
+
+  if (!programs_.layout.contains(Role::kBatch, batch_input::kRopeCos)) return;
+  const std::int64_t length = model_.tables_depend_on_length()
+                                  ? 1 + *std::max_element(batch.positions.begin(), batch.positions.end())
+                                  : shape_.seq;
+  if (length == table_length_) return;
+  table_length_ = length;
+  const auto count = static_cast<std::size_t>(programs_.layout.find(Role::kBatch, batch_input::kRopeCos).spec.numel());
+  std::vector<float> cosines(count), sines(count);
+  model_.fill_tables(length, cosines, sines);
+  put(batch_input::kRopeCos, std::as_bytes(std::span(cosines)));
+  put(batch_input::kRopeSin, std::as_bytes(std::span(sines)));
+}
+
+LossTotals Engine::read_statistics(const Program& program) const {
+  const BufferRef& ref = program.output("statistics");
+  std::byte bytes[kLossStatistics * sizeof(double)];
+  device_.copy_out(std::span(bytes, ref.spec.bytes()), arenas_.base(ref.arena) + ref.offset);
+  const std::size_t size = size_of(ref.spec.dtype);
+  const auto at = [&](LossStatistic which) {
+    return to_double(ref.spec.dtype, bytes + static_cast<std::size_t>(which) * size);
+  };
+  return {at(kLossSum), at(kTargetCount), at(kCorrectCount)};
+}
+
+// Adds the top partial sum of the stack into the one below it.
+void Engine::merge_top() {
+  const std::size_t top = partial_sums_.size() - 1;
+  std::byte* inputs[] = {arenas_.base(Role::kGradient, top), arenas_.base(Role::kGradient, top - 1)};
+  std::byte* outputs[] = {inputs[1]};
+  add_gradients_->run({inputs, outputs, arenas_.workspace()});
+  partial_sums_[top - 1] += partial_sums_[top];
+  partial_sums_.pop_back();
+}
+
+LossTotals Engine::micro_step(const BatchView& batch, double scale) {
+  copy_batch(batch, scale);
+  if (!shape_.deterministic && !partial_sums_.empty()) {
+    check(micro_accumulate_ != nullptr, "more micro-batches than planned");
+    micro_accumulate_->run(0);
+    ++partial_sums_[0];
+    return read_statistics(micro_accumulate_->program());
+  }
+  check(partial_sums_.size() < programs_.sizes.gradient_slots, "more micro-batches than planned");
+  micro_->run(partial_sums_.size());
+  partial_sums_.push_back(1);
+  // The binary tree: two neighbours that hold equally many micro-batches are summed.
+  while (partial_sums_.size() > 1 && partial_sums_[partial_sums_.size() - 1] == partial_sums_[partial_sums_.size() - 2])
+    merge_top();
+  return read_statistics(micro_->program());
+}
+
+UpdateResult Engine::update(double learning_rate, std::int64_t step) {
+  check(!partial_sums_.empty(), "an update without a micro-batch");
+  while (partial_sums_.size() > 1) merge_top();
+  partial_sums_.clear();
+  double scalars[kUpdateScalars] = {};
+  scalars[kLearningRate] = learning_rate;
+  scalars[kStepNumber] = static_cast<double>(step);
+  device_.copy_in(address(Role::kBatch, kUpdateScalarsName), std::as_bytes(std::span(scalars)));
+  update_->run(0);
+  double norm[kNormStatistics];
+  const BufferRef& ref = programs_.update.output("norm");
+  device_.copy_out(std::as_writable_bytes(std::span(norm)), arenas_.base(ref.arena) + ref.offset);
+  return {norm[kNorm], norm[kNonFinite] != 0};
+}
+
+LossTotals Engine::evaluate(const BatchView& batch) {
+  check(eval_ != nullptr, "no evaluation was planned");
+  copy_batch(batch, 0);
+  eval_->run();
+  return read_statistics(eval_->program());
+}
+
+void Engine::initialize(std::uint64_t seed) {
+  for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
+    const Parameter& parameter = model_.parameters()[p];
+    std::vector<float> values(static_cast<std::size_t>(parameter.shape.numel()));
+    convoy::initialize(parameter, p, seed, values);
+    set_rows(p, 0, DType::kF32, std::as_bytes(std::span(values)));
+  }
+}
+
+void Engine::set_rows(std::size_t parameter, std::int64_t first_row, DType dtype, std::span<const std::byte> values) {
+  const Parameter& target = model_.parameters()[parameter];
+  const std::int64_t width = target.shape.numel() / target.shape[0];
+  for (Role role : {Role::kWeight, Role::kMaster}) {
+    if (!programs_.layout.contains(role, target.name)) continue;
+    const Slot& slot = programs_.layout.find(role, target.name);
+    const std::size_t size = size_of(slot.spec.dtype);
+    const std::vector<std::byte> bytes = converted(dtype, values, slot.spec.dtype);
+    const auto start = static_cast<std::size_t>(first_row * width) * size;
+    check(start + bytes.size() <= slot.spec.bytes(), "rows beyond the end of a parameter");
+    device_.copy_in(arenas_.base(role) + slot.offset + start, bytes);
+  }
+}
+
+std::vector<std::byte> Engine::rows(std::size_t parameter, std::int64_t first_row, std::int64_t count,
+                                    DType dtype) const {
+  const Parameter& source = model_.parameters()[parameter];
+  const Role role = shape_.has_master() && dtype != shape_.dtype ? Role::kMaster : Role::kWeight;
+  const Slot& slot = programs_.layout.find(role, source.name);
+  const auto row_bytes = static_cast<std::size_t>(source.shape.numel() / source.shape[0]) * size_of(slot.spec.dtype);
+  std::vector<std::byte> bytes(static_cast<std::size_t>(count) * row_bytes);
+  device_.copy_out(bytes, arenas_.base(role) + slot.offset + static_cast<std::size_t>(first_row) * row_bytes);
+  return converted(slot.spec.dtype, bytes, dtype);
+}
+
+std::vector<std::byte> Engine::read(Role role, const std::string& name) const {
+  const Slot& slot = programs_.layout.find(role, name);
+  std::vector<std::byte> bytes(slot.spec.bytes());
+  device_.copy_out(bytes, arenas_.base(role) + slot.offset);
+  return bytes;
+}
+
+void Engine::write(Role role, const std::string& name, std::span<const std::byte> bytes) {
+  const Slot& slot = programs_.layout.find(role, name);
+  check(bytes.size() == slot.spec.bytes(), "state of the wrong size");
+  device_.copy_in(arenas_.base(role) + slot.offset, bytes);
+}
+
+std::vector<std::byte> Engine::gradient(std::size_t parameter) const {
+  return read(Role::kGradient, model_.parameters()[parameter].name);
+}
+
+}  // namespace convoy

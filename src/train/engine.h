@@ -1,0 +1,83 @@
+// The training step of one rank: arenas, prepared programs, and the sum over micro-batches.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "plan/program_set.h"
+#include "runtime/executor.h"
+
+namespace convoy {
+
+// One micro-batch, [rows·seq] each; see batch_input in models/model.h.
+struct BatchView {
+  std::span<const std::int32_t> input_ids, targets, positions, seq_start;
+  std::span<const std::int64_t> token_keys;
+};
+
+struct LossTotals {
+  double loss_sum = 0;
+  double targets = 0;
+  double correct = 0;  // targets that were the most likely token
+  double mean() const { return targets > 0 ? loss_sum / targets : 0; }
+  LossTotals& operator+=(const LossTotals& other);
+};
+
+struct UpdateResult {
+  double gradient_norm = 0;  // before clipping
+  bool skipped = false;      // a gradient was not finite: nothing was updated
+};
+
+class Engine {
+ public:
+  Engine(Device& device, const Model& model, const TrainShape& shape);
+
+  // Forward and backward pass. `scale` multiplies the gradient of the micro-batch's loss sum.
+  LossTotals micro_step(const BatchView& batch, double scale);
+  // Finishes the sum over the micro-batches since the last update, clips, and runs the optimizer. `step` counts
+  // executed updates, from 1.
+  UpdateResult update(double learning_rate, std::int64_t step);
+  // Forward pass of an evaluation batch.
+  LossTotals evaluate(const BatchView& batch);
+
+  // Draws the weights of a new model.
+  void initialize(std::uint64_t seed);
+  // Sets rows of a parameter (and of its master copy) from values of any floating dtype.
+  void set_rows(std::size_t parameter, std::int64_t first_row, DType dtype, std::span<const std::byte> values);
+  // Rows of a parameter as `dtype`, from the master copy where there is one.
+  std::vector<std::byte> rows(std::size_t parameter, std::int64_t first_row, std::int64_t count, DType dtype) const;
+
+  // Raw persistent state by role and name, for checkpoints. All float32 (float64 for float64 runs) but the weights.
+  std::vector<std::byte> read(Role role, const std::string& name) const;
+  void write(Role role, const std::string& name, std::span<const std::byte> bytes);
+  // The gradient of a parameter summed so far in the first slot (tests).
+  std::vector<std::byte> gradient(std::size_t parameter) const;
+
+  const Model& model() const { return model_; }
+  const TrainShape& shape() const { return shape_; }
+  const ProgramSet& programs() const { return programs_; }
+  const Executor& micro_executor() const { return *micro_; }
+  Executor& micro_executor() { return *micro_; }
+
+ private:
+  void copy_batch(const BatchView& batch, double scale);
+  void set_scalar_input(const char* name, double value);
+  void merge_top();
+  LossTotals read_statistics(const Program& program) const;
+  std::byte* address(Role role, const std::string& name) const;
+
+  Device& device_;
+  const Model& model_;
+  const TrainShape shape_;
+  const ProgramSet programs_;
+  Arenas arenas_;
+  std::unique_ptr<Executor> micro_, micro_accumulate_, eval_, update_;
+  std::unique_ptr<Kernel> add_gradients_;
+  // The partial sums on the stack of gradient slots: how many micro-batches each holds.
+  std::vector<std::int64_t> partial_sums_;
+  std::int64_t table_length_ = 0;
+};
+
+}  // namespace convoy
