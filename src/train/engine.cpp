@@ -6,71 +6,6 @@
 #include "base/error.h"
 
 namespace convoy {
-namespace {
-
-double to_double(DType dtype, const std::byte* at) {
-  switch (dtype) {
-    case DType::kF32: {
-      float v;
-      std::memcpy(&v, at, sizeof(v));
-      return v;
-    }
-    case DType::kBF16: {
-      BF16 v;
-      std::memcpy(&v, at, sizeof(v));
-      return to_float(v);
-    }
-    case DType::kF16: {
-      F16 v;
-      std::memcpy(&v, at, sizeof(v));
-      return to_float(v);
-    }
-    case DType::kF64: {
-      double v;
-      std::memcpy(&v, at, sizeof(v));
-      return v;
-    }
-    default:
-      throw internal_error("not a floating dtype");
-  }
-}
-
-void from_double(DType dtype, double value, std::byte* at) {
-  switch (dtype) {
-    case DType::kF32: {
-      const auto v = static_cast<float>(value);
-      std::memcpy(at, &v, sizeof(v));
-      return;
-    }
-    case DType::kBF16: {
-      const BF16 v = to_bf16(static_cast<float>(value));
-      std::memcpy(at, &v, sizeof(v));
-      return;
-    }
-    case DType::kF16: {
-      const F16 v = to_f16(static_cast<float>(value));
-      std::memcpy(at, &v, sizeof(v));
-      return;
-    }
-    case DType::kF64:
-      std::memcpy(at, &value, sizeof(value));
-      return;
-    default:
-      throw internal_error("not a floating dtype");
-  }
-}
-
-std::vector<std::byte> converted(DType from, std::span<const std::byte> values, DType to) {
-  if (from == to) return {values.begin(), values.end()};
-  const std::size_t count = values.size() / size_of(from);
-  std::vector<std::byte> result(count * size_of(to));
-  for (std::size_t i = 0; i < count; ++i)
-    from_double(to, to_double(from, values.data() + i * size_of(from)), result.data() + i * size_of(to));
-  return result;
-}
-
-}  // namespace
-
 LossTotals& LossTotals::operator+=(const LossTotals& other) {
   loss_sum += other.loss_sum;
   targets += other.targets;
@@ -83,7 +18,8 @@ Engine::Engine(Device& device, const Model& model, const TrainShape& shape)
       model_(model),
       shape_(shape),
       programs_(make_programs(model, shape, device)),
-      arenas_(device, programs_.sizes) {
+      arenas_(device, programs_.sizes),
+      store_(device, model, programs_.layout, arenas_) {
   micro_ = std::make_unique<Executor>(device, programs_.micro, arenas_);
   if (programs_.micro_accumulate)
     micro_accumulate_ = std::make_unique<Executor>(device, *programs_.micro_accumulate, arenas_);
@@ -105,7 +41,7 @@ std::byte* Engine::address(Role role, const std::string& name) const {
 void Engine::set_scalar_input(const char* name, double value) {
   const Slot& slot = programs_.layout.find(Role::kBatch, name);
   std::byte bytes[sizeof(double)];
-  from_double(slot.spec.dtype, value, bytes);
+  store_float(slot.spec.dtype, value, bytes);
   device_.copy_in(arenas_.base(Role::kBatch) + slot.offset, std::span(bytes, size_of(slot.spec.dtype)));
 }
 
@@ -142,7 +78,7 @@ LossTotals Engine::read_statistics(const Program& program) const {
   device_.copy_out(std::span(bytes, ref.spec.bytes()), arenas_.base(ref.arena) + ref.offset);
   const std::size_t size = size_of(ref.spec.dtype);
   const auto at = [&](LossStatistic which) {
-    return to_double(ref.spec.dtype, bytes + static_cast<std::size_t>(which) * size);
+    return load_float(ref.spec.dtype, bytes + static_cast<std::size_t>(which) * size);
   };
   return {at(kLossSum), at(kTargetCount), at(kCorrectCount)};
 }
@@ -196,55 +132,8 @@ LossTotals Engine::evaluate(const BatchView& batch) {
   return read_statistics(eval_->program());
 }
 
-void Engine::initialize(std::uint64_t seed) {
-  for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
-    const Parameter& parameter = model_.parameters()[p];
-    std::vector<float> values(static_cast<std::size_t>(parameter.shape.numel()));
-    convoy::initialize(parameter, p, seed, values);
-    set_rows(p, 0, DType::kF32, std::as_bytes(std::span(values)));
-  }
-}
-
-void Engine::set_rows(std::size_t parameter, std::int64_t first_row, DType dtype, std::span<const std::byte> values) {
-  const Parameter& target = model_.parameters()[parameter];
-  const std::int64_t width = target.shape.numel() / target.shape[0];
-  for (Role role : {Role::kWeight, Role::kMaster}) {
-    if (!programs_.layout.contains(role, target.name)) continue;
-    const Slot& slot = programs_.layout.find(role, target.name);
-    const std::size_t size = size_of(slot.spec.dtype);
-    const std::vector<std::byte> bytes = converted(dtype, values, slot.spec.dtype);
-    const auto start = static_cast<std::size_t>(first_row * width) * size;
-    check(start + bytes.size() <= slot.spec.bytes(), "rows beyond the end of a parameter");
-    device_.copy_in(arenas_.base(role) + slot.offset + start, bytes);
-  }
-}
-
-std::vector<std::byte> Engine::rows(std::size_t parameter, std::int64_t first_row, std::int64_t count,
-                                    DType dtype) const {
-  const Parameter& source = model_.parameters()[parameter];
-  const Role role = shape_.has_master() && dtype != shape_.dtype ? Role::kMaster : Role::kWeight;
-  const Slot& slot = programs_.layout.find(role, source.name);
-  const auto row_bytes = static_cast<std::size_t>(source.shape.numel() / source.shape[0]) * size_of(slot.spec.dtype);
-  std::vector<std::byte> bytes(static_cast<std::size_t>(count) * row_bytes);
-  device_.copy_out(bytes, arenas_.base(role) + slot.offset + static_cast<std::size_t>(first_row) * row_bytes);
-  return converted(slot.spec.dtype, bytes, dtype);
-}
-
-std::vector<std::byte> Engine::read(Role role, const std::string& name) const {
-  const Slot& slot = programs_.layout.find(role, name);
-  std::vector<std::byte> bytes(slot.spec.bytes());
-  device_.copy_out(bytes, arenas_.base(role) + slot.offset);
-  return bytes;
-}
-
-void Engine::write(Role role, const std::string& name, std::span<const std::byte> bytes) {
-  const Slot& slot = programs_.layout.find(role, name);
-  check(bytes.size() == slot.spec.bytes(), "state of the wrong size");
-  device_.copy_in(arenas_.base(role) + slot.offset, bytes);
-}
-
 std::vector<std::byte> Engine::gradient(std::size_t parameter) const {
-  return read(Role::kGradient, model_.parameters()[parameter].name);
+  return store_.read(Role::kGradient, model_.parameters()[parameter].name);
 }
 
 }  // namespace convoy

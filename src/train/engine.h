@@ -8,6 +8,7 @@
 
 #include "plan/program_set.h"
 #include "runtime/executor.h"
+#include "train/parameter_store.h"
 
 namespace convoy {
 
@@ -42,16 +43,8 @@ class Engine {
   // Forward pass of an evaluation batch.
   LossTotals evaluate(const BatchView& batch);
 
-  // Draws the weights of a new model.
-  void initialize(std::uint64_t seed);
-  // Sets rows of a parameter (and of its master copy) from values of any floating dtype.
-  void set_rows(std::size_t parameter, std::int64_t first_row, DType dtype, std::span<const std::byte> values);
-  // Rows of a parameter as `dtype`, from the master copy where there is one.
-  std::vector<std::byte> rows(std::size_t parameter, std::int64_t first_row, std::int64_t count, DType dtype) const;
-
-  // Raw persistent state by role and name, for checkpoints. All float32 (float64 for float64 runs) but the weights.
-  std::vector<std::byte> read(Role role, const std::string& name) const;
-  void write(Role role, const std::string& name, std::span<const std::byte> bytes);
+  ParameterStore& store() { return store_; }
+  const ParameterStore& store() const { return store_; }
   // The gradient of a parameter summed so far in the first slot (tests).
   std::vector<std::byte> gradient(std::size_t parameter) const;
 
@@ -73,6 +66,7 @@ class Engine {
   const TrainShape shape_;
   const ProgramSet programs_;
   Arenas arenas_;
+  ParameterStore store_;
   std::unique_ptr<Executor> micro_, micro_accumulate_, eval_, update_;
   std::unique_ptr<Kernel> add_gradients_;
   // The partial sums on the stack of gradient slots: how many micro-batches each holds.

@@ -1,0 +1,43 @@
+# For people. Every target installs what it needs, builds what is out of date and runs.
+BUILD := build/release
+.PHONY: all build demo test bench format lint fuzz clean
+
+all: build
+
+build:
+	@tools/setup.sh
+	@cmake --preset release -DCONVOY_BUILD_TESTS=ON >/dev/null
+	@cmake --build $(BUILD)
+
+demo:
+	@tools/setup.sh
+	@cmake --preset release -DCONVOY_BUILD_TESTS=ON >/dev/null
+	@cmake --build $(BUILD) --target convoy
+	@examples/demo/run.sh $(BUILD)/bin/convoy
+
+test: build
+	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error
+
+bench:
+	@tools/setup.sh --bench
+	@cmake --preset bench >/dev/null
+	@cmake --build build/bench
+	@bench/run.sh build/bench
+
+format:
+	@tools/setup.sh --lint
+	@git ls-files '*.cpp' '*.h' | xargs clang-format-16 -i
+
+lint: build
+	@tools/setup.sh --lint
+	@git ls-files '*.cpp' '*.h' | xargs clang-format-16 --dry-run --Werror
+	@git ls-files 'src/*.cpp' | grep -v '\.isa\.cpp$$' | xargs -P $$(nproc) -n 4 clang-tidy-16 -p $(BUILD) --quiet
+
+fuzz:
+	@tools/setup.sh --fuzz
+	@cmake --preset fuzz >/dev/null
+	@cmake --build build/fuzz
+	@fuzz/run.sh build/fuzz
+
+clean:
+	@rm -rf build

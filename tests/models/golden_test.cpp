@@ -1,0 +1,226 @@
+// Losses, logits, gradients and optimizer steps against transformers, for every text model (see
+// tests/golden/README.md).
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/model_folder.h"
+#include "cpu/cpu_device.h"
+#include "support/graph_runner.h"
+#include "train/engine.h"
+#include "train/weights_io.h"
+
+namespace convoy {
+namespace {
+
+std::filesystem::path golden(const std::string& name) {
+  return std::filesystem::path(CONVOY_TEST_DATA) / name;
+}
+
+struct Batch {
+  std::vector<std::int32_t> ids, targets, positions, seq_start;
+  std::vector<std::int64_t> keys;
+  std::int64_t rows = 0, seq = 0, target_count = 0;
+  BatchView view() const { return {ids, targets, positions, seq_start, keys}; }
+};
+
+std::vector<std::int64_t> integers(const SafetensorsFile& file, const std::string& name) {
+  const auto found = file.find(name);
+  std::vector<std::int64_t> values(found.bytes.size() / 8);
+  std::memcpy(values.data(), found.bytes.data(), found.bytes.size());
+  return values;
+}
+
+std::vector<double> floats(const SafetensorsFile& file, const std::string& name) {
+  const auto found = file.find(name);
+  return testing::from_bytes(found.spec.dtype, found.bytes);
+}
+
+// The shift of a causal model: the target at t is label t+1 of the same row. Padding comes after the text.
+Batch read_batch(const SafetensorsFile& io) {
+  Batch batch;
+  const Shape shape = io.find("input_ids").spec.shape;
+  batch.rows = shape[0];
+  batch.seq = shape[1];
+  const auto ids = integers(io, "input_ids");
+  const auto labels = integers(io, "labels");
+  for (std::int64_t r = 0; r < batch.rows; ++r) {
+    for (std::int64_t t = 0; t < batch.seq; ++t) {
+      const auto i = static_cast<std::size_t>(r * batch.seq + t);
+      batch.ids.push_back(static_cast<std::int32_t>(ids[i]));
+      batch.targets.push_back(t + 1 < batch.seq && labels[i + 1] >= 0 ? static_cast<std::int32_t>(labels[i + 1]) : -1);
+      batch.target_count += batch.targets.back() >= 0;
+      batch.positions.push_back(static_cast<std::int32_t>(t));
+      batch.seq_start.push_back(static_cast<std::int32_t>(r * batch.seq));
+      batch.keys.push_back(static_cast<std::int64_t>(i));
+    }
+  }
+  return batch;
+}
+
+TrainShape shape_for(const Batch& batch, const Json& settings, DType dtype) {
+  TrainShape shape;
+  shape.rows = batch.rows;
+  shape.seq = batch.seq;
+  shape.dtype = dtype;
+  shape.optimizer.beta1 = settings["betas"][0];
+  shape.optimizer.beta2 = settings["betas"][1];
+  shape.optimizer.eps = settings["eps"];
+  shape.weight_decay = settings["weight_decay"];
+  shape.decay_bias_norm = true;
+  shape.max_grad_norm = settings["max_grad_norm"];
+  shape.loss.chunk_rows = 8;
+  return shape;
+}
+
+// The golden runs are made without dropout.
+Json without_dropout(Json config) {
+  for (const char* key : {"attn_pdrop", "embd_pdrop", "resid_pdrop"}) {
+    if (config.contains(key)) config[key] = 0.0;
+  }
+  return config;
+}
+
+double norm(const std::vector<double>& a) {
+  double sum = 0;
+  for (double v : a) sum += v * v;
+  return std::sqrt(sum);
+}
+
+double relative_distance(const std::vector<double>& a, const std::vector<double>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  std::vector<double> difference(a.size());
+  for (std::size_t i = 0; i < a.size(); ++i) difference[i] = a[i] - b[i];
+  return norm(difference) / (norm(b) + 1e-12);
+}
+
+// A gradient in the file's cut of the parameters.
+std::vector<double> file_gradient(const Engine& engine, const FileTensor& tensor) {
+  const std::vector<double> whole = testing::from_bytes(DType::kF32, engine.gradient(tensor.parameter));
+  const Shape& shape = engine.model().parameters()[tensor.parameter].shape;
+  const std::int64_t width = shape.numel() / shape[0];
+  const auto begin = whole.begin() + tensor.first_row * width;
+  return {begin, begin + tensor.shape.numel()};
+}
+
+class Golden : public ::testing::TestWithParam<std::string> {
+ protected:
+  CpuDevice device_;
+};
+
+TEST_P(Golden, LossGradientsAndSteps) {
+  const Json expected = read_json(golden(GetParam()) / "golden.json");
+  const SafetensorsFile io(golden(GetParam()) / "io.safetensors");
+  const ModelFolder folder(golden(GetParam()) / "model");
+  const auto model = make_model(without_dropout(folder.config()), "config.json");
+  EXPECT_EQ(model->parameter_count(), expected["params"].get<std::int64_t>());
+  const Batch batch = read_batch(io);
+  for (const RecomputeMode mode : {RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull}) {
+    TrainShape shape = shape_for(batch, expected["optimizer"], DType::kF32);
+    shape.recompute = mode;
+    Engine engine(device_, *model, shape);
+    load_weights(engine.store(), folder);
+    const double scale = 1.0 / static_cast<double>(batch.target_count);
+    for (int step = 0; step < 3; ++step) {
+      const LossTotals totals = engine.micro_step(batch.view(), scale);
+      const double loss = expected["losses"][static_cast<std::size_t>(step)];
+      EXPECT_NEAR(totals.mean(), loss, (step == 0 ? 1e-5 : 1e-4) * loss) << "step " << step;
+      if (step == 0) {
+        for (const FileTensor& tensor : model->file_tensors()) {
+          EXPECT_LT(relative_distance(file_gradient(engine, tensor), floats(io, "grad." + tensor.name)), 1e-4)
+              << tensor.name;
+        }
+      }
+      const UpdateResult update = engine.update(expected["optimizer"]["lr"], step + 1);
+      EXPECT_FALSE(update.skipped);
+      EXPECT_NEAR(update.gradient_norm, expected["grad_norms"][static_cast<std::size_t>(step)].get<double>(),
+                  1e-4 * update.gradient_norm);
+    }
+    const LossTotals last = engine.micro_step(batch.view(), scale);
+    EXPECT_NEAR(last.mean(), expected["losses"][3].get<double>(), 1e-4 * last.mean());
+    for (const FileTensor& tensor : model->file_tensors()) {
+      const auto now = testing::from_bytes(
+          DType::kF32, engine.store().rows(tensor.parameter, tensor.first_row, tensor.shape[0], DType::kF32));
+      EXPECT_LT(relative_distance(now, floats(io, "step3." + tensor.name)), 1e-4) << tensor.name;
+    }
+  }
+}
+
+TEST_P(Golden, Logits) {
+  const SafetensorsFile io(golden(GetParam()) / "io.safetensors");
+  const ModelFolder folder(golden(GetParam()) / "model");
+  const auto model = make_model(folder.config(), "config.json");
+  const Batch batch = read_batch(io);
+  GraphOptions options;
+  options.kind = GraphKind::kLogits;
+  options.tokens = batch.rows * batch.seq;
+  options.table_length = batch.seq;
+  options.logit_rows = options.tokens;
+  const ModelGraph built = model->build(options);
+  testing::Tensors sources;
+  const WeightMap map = match_folder(*model, folder);
+  for (const Parameter& parameter : model->parameters())
+    sources[parameter.name].resize(static_cast<std::size_t>(parameter.shape.numel()));
+  for (const StoredBinding& binding : map.bindings) {
+    const Parameter& parameter = model->parameters()[binding.parameter];
+    const auto values = testing::from_bytes(DType::kF32, folder.tensor(binding.stored.name).bytes);
+    std::copy(values.begin(), values.end(),
+              sources[parameter.name].begin() + binding.first_row * (parameter.shape.numel() / parameter.shape[0]));
+  }
+  const auto put = [&](const char* name, const auto& values) {
+    sources[name] = std::vector<double>(values.begin(), values.end());
+  };
+  put(batch_input::kIds, batch.ids);
+  put(batch_input::kPositions, batch.positions);
+  put(batch_input::kSeqStart, batch.seq_start);
+  std::vector<double> rows;
+  for (std::int64_t i = 0; i < options.tokens; ++i) rows.push_back(static_cast<double>(i));
+  sources[batch_input::kRows] = rows;
+  const ValueId cos = built.graph.find(Role::kBatch, batch_input::kRopeCos);
+  if (cos != kNoValue) {
+    std::vector<float> cosines(static_cast<std::size_t>(built.graph.spec(cos).numel())), sines(cosines.size());
+    model->fill_tables(batch.seq, cosines, sines);
+    put(batch_input::kRopeCos, cosines);
+    put(batch_input::kRopeSin, sines);
+  }
+  const auto logits = testing::run_graph(device_, built.graph, sources).at("out0");
+  const auto expected = floats(io, "logits");
+  ASSERT_EQ(logits.size(), expected.size());
+  double worst = 0;
+  const auto mask = integers(io, "attention_mask");
+  const std::size_t vocab = static_cast<std::size_t>(model->vocab_size());
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (mask[i / vocab] != 0)
+      worst = std::max(worst, std::abs(logits[i] - expected[i]));  // padding attends padding here
+  }
+  EXPECT_LT(worst, 1e-4);
+}
+
+INSTANTIATE_TEST_SUITE_P(TextModels, Golden,
+                         ::testing::Values("llama", "llama_rope3", "qwen2", "qwen3", "glm", "glm4", "gpt2"),
+                         [](const auto& info) { return info.param; });
+
+TEST(GoldenBf16, LossAndNormLieInTheNeighbourhood) {
+  CpuDevice device;
+  const Json expected = read_json(golden("qwen2") / "bf16.json");
+  const Json settings = read_json(golden("qwen2") / "golden.json");
+  const SafetensorsFile io(golden("qwen2") / "io.safetensors");
+  const ModelFolder folder(golden("qwen2") / "model");
+  const auto model = make_model(folder.config(), "config.json");
+  const Batch batch = read_batch(io);
+  Engine engine(device, *model, shape_for(batch, settings["optimizer"], DType::kBF16));
+  load_weights(engine.store(), folder);
+  const LossTotals totals = engine.micro_step(batch.view(), 1.0 / static_cast<double>(batch.target_count));
+  // bf16 keeps 8 bits: the reference itself lies 1e-4 from float32 here.
+  EXPECT_NEAR(totals.mean(), expected["loss"].get<double>(), 2e-3);
+  for (const FileTensor& tensor : model->file_tensors()) {
+    EXPECT_LT(relative_distance(file_gradient(engine, tensor), floats(io, "grad." + tensor.name)), 0.03) << tensor.name;
+  }
+  const UpdateResult update = engine.update(1e-3, 1);
+  EXPECT_NEAR(update.gradient_norm, expected["grad_norm"].get<double>(), 0.02);
+}
+
+}  // namespace
+}  // namespace convoy

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Installs the system packages that Convoy builds with, those that are missing only, on Debian 12 and Ubuntu 24.04 (or newer).
+# Uses sudo when it is not run as root. Touches nothing else.
+set -euo pipefail
+
+build_packages=(
+  g++ cmake ninja-build pkg-config make git
+  libdnnl-dev ocl-icd-opencl-dev
+  nlohmann-json3-dev libsimdjson-dev libyaml-cpp-dev libspdlog-dev libfmt-dev
+  libpcre2-dev libutf8proc-dev libsentencepiece-dev
+  libzstd-dev zlib1g-dev libxxhash-dev
+  libgtest-dev libgmock-dev
+)
+optional_packages=(ccache mold)
+case "${1:-}" in
+  "") ;;
+  --bench) build_packages+=(libbenchmark-dev) ;;
+  --lint) build_packages+=(clang-format-16 clang-tidy-16) ;;
+  --fuzz) build_packages+=(clang-16 libclang-rt-16-dev) ;;
+  *) echo "usage: tools/setup.sh [--bench | --lint | --fuzz]" >&2; exit 2 ;;
+esac
+
+installed() { dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q "install ok installed"; }
+
+if ! command -v apt-get >/dev/null; then
+  echo "convoy: this system has no apt-get; install the equivalents of: ${build_packages[*]}" >&2
+  exit 0
+fi
+missing=()
+for package in "${build_packages[@]}" "${optional_packages[@]}"; do
+  installed "$package" || missing+=("$package")
+done
+if [ ${#missing[@]} -eq 0 ]; then exit 0; fi
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  if ! command -v sudo >/dev/null; then
+    echo "convoy: these packages are missing and there is no sudo to install them: ${missing[*]}" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+echo "convoy: installing ${missing[*]}"
+export DEBIAN_FRONTEND=noninteractive
+"${as_root[@]}" apt-get update -qq
+if ! "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/tmp/convoy-setup.log 2>&1; then
+  tail -20 /tmp/convoy-setup.log >&2
+  exit 1
+fi
