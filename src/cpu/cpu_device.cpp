@@ -1,0 +1,95 @@
+#include "cpu/cpu_device.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/parallel.h"
+#include "cpu/isa.h"
+#include "cpu/registry.h"
+
+namespace convoy {
+namespace {
+
+// Anonymous pages: zeroed, page-aligned, given back whole.
+class HostMemory final : public DeviceMemory {
+ public:
+  HostMemory(std::size_t bytes, std::size_t& current, std::size_t& peak) : bytes_(bytes), current_(current) {
+    void* mapped =
+        ::mmap(nullptr, std::max<std::size_t>(bytes, 1), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapped == MAP_FAILED) {
+      throw Error(Status::kDoesNotFit,
+                  fmt::format("cannot take {} of memory: {}", human_bytes(bytes), std::strerror(errno)))
+          .mend("see what takes less with: convoy plan");
+    }
+    ::madvise(mapped, bytes, MADV_HUGEPAGE);  // advice: where it is not taken, pages are small
+    data_ = static_cast<std::byte*>(mapped);
+    current_ += bytes_;
+    peak = std::max(peak, current_);
+  }
+  ~HostMemory() override {
+    ::munmap(data_, std::max<std::size_t>(bytes_, 1));
+    current_ -= bytes_;
+  }
+  HostMemory(const HostMemory&) = delete;
+  HostMemory& operator=(const HostMemory&) = delete;
+  std::byte* data() const override { return data_; }
+  std::size_t bytes() const override { return bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t bytes_;
+  std::size_t& current_;
+};
+
+}  // namespace
+
+namespace cpu {
+
+const Registry::Entry& Registry::find(const Op& op) const {
+  const auto place = entries_.find(typeid(op));
+  if (place == entries_.end()) throw internal_error(fmt::format("the CPU device has no kernel for {}", op.name()));
+  return place->second;
+}
+
+}  // namespace cpu
+
+CpuDevice::CpuDevice() : registry_(std::make_unique<cpu::Registry>()) {
+  cpu::register_elementwise(*registry_);
+  cpu::register_norms(*registry_);
+  cpu::register_embedding(*registry_);
+  cpu::register_linear(*registry_);
+  cpu::register_attention(*registry_);
+  cpu::register_update(*registry_);
+}
+
+CpuDevice::~CpuDevice() = default;
+
+std::string CpuDevice::name() const {
+  return fmt::format("cpu ({}, {} threads)", cpu::name_of(cpu::active_isa()), threads());
+}
+
+std::unique_ptr<DeviceMemory> CpuDevice::allocate(std::size_t bytes) {
+  return std::make_unique<HostMemory>(bytes, current_, peak_);
+}
+
+std::unique_ptr<Kernel> CpuDevice::prepare(const Op& op, Specs inputs, std::span<const TensorSpec> outputs) {
+  return registry_->make(op, {inputs, outputs});
+}
+
+std::size_t CpuDevice::workspace(const Op& op, Specs inputs, std::span<const TensorSpec> outputs) const {
+  return registry_->workspace(op, {inputs, outputs});
+}
+
+void CpuDevice::copy_in(std::byte* to, std::span<const std::byte> from) {
+  std::memcpy(to, from.data(), from.size());
+}
+void CpuDevice::copy_out(std::span<std::byte> to, const std::byte* from) {
+  std::memcpy(to.data(), from, to.size());
+}
+
+}  // namespace convoy

@@ -1,0 +1,32 @@
+// The CPU device: oneDNN for matrix products, OpenMP kernels for the rest. Results do not depend on the number of
+// threads.
+#pragma once
+
+#include "runtime/device.h"
+
+namespace convoy {
+
+namespace cpu {
+class Registry;
+}
+
+class CpuDevice final : public Device {
+ public:
+  CpuDevice();
+  ~CpuDevice() override;
+  std::string name() const override;
+  std::unique_ptr<DeviceMemory> allocate(std::size_t bytes) override;
+  MemoryUse memory() const override { return {current_, peak_}; }
+  std::unique_ptr<Kernel> prepare(const Op& op, Specs inputs, std::span<const TensorSpec> outputs) override;
+  std::size_t workspace(const Op& op, Specs inputs, std::span<const TensorSpec> outputs) const override;
+  void copy_in(std::byte* to, std::span<const std::byte> from) override;
+  void copy_out(std::span<std::byte> to, const std::byte* from) override;
+  void synchronize() override {}
+
+ private:
+  std::unique_ptr<cpu::Registry> registry_;
+  std::size_t current_ = 0;
+  std::size_t peak_ = 0;
+};
+
+}  // namespace convoy

@@ -1,0 +1,149 @@
+// Gradient norm, accumulation and the optimizer.
+#include <algorithm>
+#include <cmath>
+
+#include "cpu/registry.h"
+#include "cpu/row_kernels.h"
+#include "graph/ops/update.h"
+
+namespace convoy::cpu {
+namespace {
+
+constexpr std::int64_t kNormBlock = 4096;  // a rank's shard that is cut at these borders sums to the same bits
+constexpr std::int64_t kUpdateRun = 32768;
+
+// The sum of partial[0…count) by a fixed binary tree, in place.
+double tree_sum(double* partial, std::int64_t count) {
+  for (std::int64_t stride = 1; stride < count; stride *= 2) {
+    for (std::int64_t i = 0; i + stride < count; i += 2 * stride) partial[i] += partial[i + stride];
+  }
+  return count > 0 ? partial[0] : 0;
+}
+
+std::vector<std::int64_t> sizes_of(Specs specs) {
+  std::vector<std::int64_t> sizes;
+  for (const TensorSpec* spec : specs) sizes.push_back(spec->numel());
+  return sizes;
+}
+
+// One run of one tensor.
+struct Task {
+  std::size_t tensor;
+  std::int64_t first, count;
+};
+
+std::vector<Task> cut(const std::vector<std::int64_t>& sizes, std::int64_t run) {
+  std::vector<Task> tasks;
+  for (std::size_t t = 0; t < sizes.size(); ++t) {
+    for (std::int64_t at = 0; at < sizes[t]; at += run) tasks.push_back({t, at, std::min(run, sizes[t] - at)});
+  }
+  return tasks;
+}
+
+void register_norm(Registry& registry) {
+  registry.add<GradientNorm>(
+      [](const GradientNorm& op, const Request& q) {
+        const DType dtype = q.inputs[0]->dtype;
+        const RowKernels& k = row_kernels(dtype);
+        const auto size = static_cast<std::int64_t>(size_of(dtype));
+        const std::vector<std::int64_t> sizes = sizes_of(q.inputs);
+        return [&k, size, tasks = cut(sizes, kNormBlock), tensors = sizes.size(),
+                limit = op.max_norm](const KernelArguments& a) {
+          auto* sums = reinterpret_cast<double*>(a.workspace);
+          const auto count = static_cast<std::int64_t>(tasks.size());
+          std::int64_t bad = 0;
+#pragma omp parallel for schedule(static) reduction(+ : bad)
+          for (std::int64_t i = 0; i < count; ++i) {
+            const Task& task = tasks[static_cast<std::size_t>(i)];
+            sums[i] = k.sum_of_squares(a.inputs[task.tensor] + task.first * size, task.count, &bad);
+          }
+          // Within each tensor, then over the tensors.
+          double* by_tensor = sums + count;
+          std::int64_t begin = 0;
+          for (std::size_t t = 0; t < tensors; ++t) {
+            std::int64_t end = begin;
+            while (end < count && tasks[static_cast<std::size_t>(end)].tensor == t) ++end;
+            by_tensor[t] = tree_sum(sums + begin, end - begin);
+            begin = end;
+          }
+          const double norm = std::sqrt(tree_sum(by_tensor, static_cast<std::int64_t>(tensors)));
+          auto* result = reinterpret_cast<double*>(a.outputs[0]);
+          result[kNorm] = norm;
+          result[kNonFinite] = bad > 0 || !std::isfinite(norm) ? 1 : 0;
+          result[kClipCoefficient] = limit > 0 ? std::min(1.0, limit / (norm + 1e-6)) : 1.0;
+          result[3] = 0;
+        };
+      },
+      [](const GradientNorm&, const Request& q) {
+        const std::vector<std::int64_t> sizes = sizes_of(q.inputs);
+        return (cut(sizes, kNormBlock).size() + sizes.size()) * sizeof(double);
+      });
+  registry.add<AccumulateGradients>([](const AccumulateGradients&, const Request& q) {
+    const RowKernels& k = row_kernels(q.outputs[0].dtype);
+    const auto size = static_cast<std::int64_t>(size_of(q.outputs[0].dtype));
+    return [&k, n = q.outputs[0].numel(), size](const KernelArguments& a) {
+#pragma omp parallel for schedule(static)
+      for (std::int64_t piece = 0; piece < pieces(n, kUpdateRun); ++piece) {
+        const std::int64_t at = piece * kUpdateRun;
+        k.accumulate(a.inputs[0] + at * size, a.outputs[0] + at * size, std::min(kUpdateRun, n - at));
+      }
+    };
+  });
+}
+
+OptimizerRun run_of(const OptimizerSettings& s, const double* scalars, const double* norm) {
+  const double step = scalars[kStepNumber];
+  OptimizerRun run{};
+  run.learning_rate = scalars[kLearningRate];
+  run.beta1 = s.beta1;
+  run.beta2 = s.beta2;
+  run.eps = s.eps;
+  run.bias_correction1 = 1 - std::pow(s.beta1, step);
+  run.bias_correction2 = 1 - std::pow(s.beta2, step);
+  run.gradient_scale = norm[kClipCoefficient];
+  run.momentum = s.momentum;
+  run.dampening = s.dampening;
+  run.nesterov = s.nesterov;
+  run.first_step = step <= 1;
+  run.kind = static_cast<int>(s.kind);
+  return run;
+}
+
+void register_optimizer(Registry& registry) {
+  registry.add<OptimizerStep>([](const OptimizerStep& op, const Request& q) {
+    const auto group = static_cast<std::size_t>(op.inputs_per_weight());
+    std::vector<std::int64_t> sizes;
+    for (std::size_t w = 0; w < op.weight_decays.size(); ++w) sizes.push_back(q.inputs[2 + w * group]->numel());
+    const DType dtype = op.weight_decays.empty() ? DType::kF32 : q.inputs[2]->dtype;
+    const RowKernels& k = row_kernels(dtype);
+    const auto size = static_cast<std::int64_t>(size_of(dtype));
+    const auto wide = static_cast<std::int64_t>(size_of(accumulation_dtype(dtype)));
+    return [&k, op, group, size, wide, tasks = cut(sizes, kUpdateRun)](const KernelArguments& a) {
+      const auto* norm = reinterpret_cast<const double*>(a.inputs[1]);
+      if (norm[kNonFinite] != 0) return;
+      const OptimizerRun common = run_of(op.settings, reinterpret_cast<const double*>(a.inputs[0]), norm);
+      const int moments = op.settings.moments();
+      const auto count = static_cast<std::int64_t>(tasks.size());
+#pragma omp parallel for schedule(static)
+      for (std::int64_t i = 0; i < count; ++i) {
+        const Task& task = tasks[static_cast<std::size_t>(i)];
+        OptimizerRun run = common;
+        run.weight_decay = static_cast<double>(op.weight_decays[task.tensor]);
+        std::byte* const* in = a.inputs.data() + 2 + task.tensor * group;
+        const std::size_t first_moment = op.master ? 3 : 2;
+        const auto at = [&](std::size_t index) { return in[index] + task.first * wide; };
+        k.optimizer(run, in[0] + task.first * size, op.master ? at(2) : nullptr, at(1),
+                    moments > 0 ? at(first_moment) : nullptr, moments > 1 ? at(first_moment + 1) : nullptr, task.count);
+      }
+    };
+  });
+}
+
+}  // namespace
+
+void register_update(Registry& registry) {
+  register_norm(registry);
+  register_optimizer(registry);
+}
+
+}  // namespace convoy::cpu
