@@ -41,6 +41,9 @@ struct SafetensorsHeader {
 // error for a file that is cut short, a data error for every other violation of the format.
 SafetensorsHeader parse_safetensors_header(std::span<const std::byte> bytes, const std::string& file);
 
+// The bytes before the first tensor of a file with these tensors in this order: length, JSON, padding to 8 bytes.
+std::string safetensors_header(std::span<const SafetensorsTensor> tensors, const SafetensorsMetadata& metadata);
+
 // The largest header that readers of the format accept.
 inline constexpr std::uint64_t kMaxSafetensorsHeader = 100'000'000;
 
