@@ -155,7 +155,7 @@ CheckpointWriter::~CheckpointWriter() {
 fs::path CheckpointWriter::prepare(const std::string& name) {
   require_inner_name(name, folder_.string());
   check(!folder_.empty(), "a committed checkpoint takes no more files");
-  const fs::path path = folder_ / name;
+  fs::path path = folder_ / name;
   on_disk([&] { fs::create_directories(path.parent_path()); });
   return path;
 }
@@ -219,7 +219,7 @@ fs::path CheckpointWriter::commit() {
   out.close();
   sync_path(folder_);
 
-  const fs::path final_place = parent_ / fmt::format("{}{}", kPrefix, step_);
+  fs::path final_place = parent_ / fmt::format("{}{}", kPrefix, step_);
   on_disk([&] {
     if (fs::exists(final_place)) {
       exchange_into_place(folder_, final_place);

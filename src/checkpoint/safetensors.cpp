@@ -74,6 +74,7 @@ const SafetensorsTensor* SafetensorsFile::lookup(const std::string& name) const 
 SafetensorsFile::Found SafetensorsFile::find(const std::string& name) const {
   if (const SafetensorsTensor* tensor = lookup(name)) return {tensor->spec, bytes(*tensor)};
   std::vector<std::string> known;
+  known.reserve(header_.tensors.size());
   for (const SafetensorsTensor& tensor : header_.tensors) known.push_back(tensor.name);
   throw data_error(fmt::format("there is no tensor '{}'{}", name, did_you_mean(name, known))).at(path_.string());
 }
