@@ -8,9 +8,11 @@
 #include <cerrno>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace convoy {
 namespace {
@@ -18,14 +20,13 @@ namespace {
 namespace fs = std::filesystem;
 
 // Free bytes for this user where `path` lies or would lie; nothing when the file system does not say.
-std::uint64_t free_bytes(fs::path path) {
+std::optional<std::uint64_t> free_bytes(fs::path path) {
   struct statvfs info {};
   while (::statvfs(path.empty() ? "." : path.c_str(), &info) != 0) {
-    if (errno != ENOENT || path.empty()) {
-      throw storage_error(fmt::format("cannot tell the free space at {}: {}", path.string(), std::strerror(errno)));
-    }
+    if (errno != ENOENT || path.empty()) return std::nullopt;
     path = path.parent_path();
   }
+  if (info.f_blocks == 0) return std::nullopt;  // some network file systems leave the numbers out
   return std::uint64_t{info.f_bavail} * info.f_frsize;
 }
 
@@ -59,7 +60,7 @@ void HashingWriter::write(std::span<const std::byte> bytes) {
   try {
     out_.write(bytes);
   } catch (Error& error) {
-    if (error.remedy().empty() && free_bytes(path_.parent_path()) < bytes.size()) {
+    if (error.remedy().empty() && free_bytes(path_.parent_path()).value_or(bytes.size()) < bytes.size()) {
       error.mend("free some space there, or keep fewer checkpoints with save_total_limit");
     }
     throw;
@@ -90,7 +91,13 @@ FileDigest copy_with_digest(const fs::path& from, const fs::path& to) {
 }
 
 void require_free_space(const fs::path& folder, std::uint64_t bytes) {
-  const std::uint64_t available = free_bytes(folder);
+  const std::optional<std::uint64_t> free = free_bytes(folder);
+  if (!free) {
+    log_warning("the file system of {} does not tell its free space; {} bytes are needed there", folder.string(),
+                bytes);
+    return;
+  }
+  const std::uint64_t available = *free;
   if (available >= bytes) return;
   throw storage_error(fmt::format("not enough space on the disk: {} bytes ({:.2f} GB) are needed, {} ({:.2f} GB) are "
                                   "available",

@@ -40,7 +40,7 @@ auto on_disk(const Operation& operation) {
     return operation();
   } catch (const fs::filesystem_error& failure) {
     const fs::path& path = failure.path1();
-    throw storage_error(fmt::format("cannot change or read {}: {}", path.string(), failure.code().message()));
+    throw storage_error(fmt::format("cannot make or move {}: {}", path.string(), failure.code().message()));
   }
 }
 
@@ -126,7 +126,12 @@ std::optional<std::int64_t> checkpoint_step(const fs::path& folder) {
 
 CheckpointWriter::CheckpointWriter(fs::path parent, std::int64_t step) : parent_(std::move(parent)), step_(step) {
   folder_ = parent_ / fmt::format("{}{}{}{}", kPrefix, step, kTemporary, unique_suffix());
-  on_disk([&] { fs::create_directory(folder_); });
+  std::error_code failure;
+  fs::create_directory(folder_, failure);
+  if (failure) {
+    throw storage_error(fmt::format("cannot make a folder in {}: {}", parent_.string(), failure.message()))
+        .mend("checkpoints need an output_dir that this user may write to");
+  }
   lock_ = ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (lock_ < 0) throw system_failure("open", folder_);
   try_lock(lock_);  // without locks here, leftovers cannot be told apart later and stay
@@ -150,7 +155,7 @@ CheckpointWriter::~CheckpointWriter() {
 fs::path CheckpointWriter::prepare(const std::string& name) {
   require_inner_name(name, folder_.string());
   check(!folder_.empty(), "a committed checkpoint takes no more files");
-  const fs::path path = folder_ / name;
+  fs::path path = folder_ / name;
   on_disk([&] { fs::create_directories(path.parent_path()); });
   return path;
 }
@@ -214,7 +219,7 @@ fs::path CheckpointWriter::commit() {
   out.close();
   sync_path(folder_);
 
-  const fs::path final_place = parent_ / fmt::format("{}{}", kPrefix, step_);
+  fs::path final_place = parent_ / fmt::format("{}{}", kPrefix, step_);
   on_disk([&] {
     if (fs::exists(final_place)) {
       exchange_into_place(folder_, final_place);

@@ -187,7 +187,7 @@ void ModelFolder::open_index(const fs::path& path) {
   std::vector<std::string> absent;
   for (const auto& [name, file] : map) {
     const auto found = place_.find(name);
-    if (found == place_.end() || files_[found->second.first]->path().filename() != fs::path(file).filename()) {
+    if (found == place_.end() || files_[found->second.first]->path() != path.parent_path() / file) {
       absent.push_back(fmt::format("'{}' (should be in {})", name, file));
     }
   }

@@ -67,7 +67,7 @@ class StagedFiles {
 
   // The path to write the file `name` at, before add().
   fs::path begin(const std::string& name) {
-    const fs::path path = temporary(name);
+    fs::path path = temporary(name);
     fs::create_directories(path.parent_path());
     open_ = name;
     return path;
@@ -101,6 +101,7 @@ void write_weights(StagedFiles& out, const std::string& file_name, const std::ve
     return size_of(tensors[a].spec.dtype) > size_of(tensors[b].spec.dtype);
   });
   std::vector<SafetensorsTensor> declared;
+  declared.reserve(members.size());
   for (const std::size_t i : members) declared.push_back({tensors[i].name, tensors[i].spec, tensors[i].boolean, 0});
   SafetensorsWriter writer(out.begin(file_name), std::move(declared));
   for (const std::size_t i : members) {
@@ -117,6 +118,7 @@ void write_text(StagedFiles& out, const std::string& name, std::string_view text
 
 void write_all_weights(StagedFiles& out, const std::vector<TensorSource>& tensors, std::uint64_t max_shard_size) {
   std::vector<std::uint64_t> sizes;
+  sizes.reserve(tensors.size());
   for (const TensorSource& tensor : tensors) sizes.push_back(tensor.spec.bytes());
   const auto shards = plan_shards(sizes, max_shard_size);
   if (shards.size() == 1) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -184,6 +183,7 @@ void OptimizerStateReader::check_cover(const std::string& name, Tensor& tensor) 
 
 std::vector<std::string> OptimizerStateReader::names() const {
   std::vector<std::string> names;
+  names.reserve(tensors_.size());
   for (const auto& [name, tensor] : tensors_) names.push_back(name);
   return names;
 }

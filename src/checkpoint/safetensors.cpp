@@ -33,9 +33,11 @@ std::string_view stored_name(const SafetensorsTensor& tensor) {
   throw internal_error("an element type without a safetensors name");
 }
 
-// The length field, the JSON and its padding. Compact JSON with the keys in this order is what other writers of the
+}  // namespace
+
+// Compact JSON with the keys in this order is what other writers of the
 // format make, so that equal tensors give equal files.
-std::string header_bytes(std::span<const SafetensorsTensor> tensors, const SafetensorsMetadata& metadata) {
+std::string safetensors_header(std::span<const SafetensorsTensor> tensors, const SafetensorsMetadata& metadata) {
   std::string json = "{";
   const auto quoted = [](const std::string& text) { return Json(text).dump(); };
   if (!metadata.empty()) {
@@ -61,8 +63,6 @@ std::string header_bytes(std::span<const SafetensorsTensor> tensors, const Safet
   return bytes + json;
 }
 
-}  // namespace
-
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
     : path_(path), mapped_(path), header_(parse_safetensors_header(mapped_.bytes(), path.string())) {}
 
@@ -74,6 +74,7 @@ const SafetensorsTensor* SafetensorsFile::lookup(const std::string& name) const 
 SafetensorsFile::Found SafetensorsFile::find(const std::string& name) const {
   if (const SafetensorsTensor* tensor = lookup(name)) return {tensor->spec, bytes(*tensor)};
   std::vector<std::string> known;
+  known.reserve(header_.tensors.size());
   for (const SafetensorsTensor& tensor : header_.tensors) known.push_back(tensor.name);
   throw data_error(fmt::format("there is no tensor '{}'{}", name, did_you_mean(name, known))).at(path_.string());
 }
@@ -93,7 +94,7 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vec
       throw internal_error(fmt::format("the tensor '{}' is declared twice", tensor.name)).at(path.string());
     }
   }
-  const std::string header = header_bytes(tensors_, metadata);
+  const std::string header = safetensors_header(tensors_, metadata);
   if (header.size() - 8 > kMaxSafetensorsHeader) {
     throw data_error(fmt::format("the header takes {} bytes, over the format's limit of {}", header.size() - 8,
                                  kMaxSafetensorsHeader))
@@ -142,7 +143,7 @@ FileDigest SafetensorsWriter::close() {
 
 std::uint64_t SafetensorsWriter::file_size(std::span<const SafetensorsTensor> tensors,
                                            const SafetensorsMetadata& metadata) {
-  std::uint64_t size = header_bytes(tensors, metadata).size();
+  std::uint64_t size = safetensors_header(tensors, metadata).size();
   for (const SafetensorsTensor& tensor : tensors) size += tensor.spec.bytes();
   return size;
 }

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -40,6 +39,9 @@ struct SafetensorsHeader {
 // Reads the header of a whole file's bytes and checks it against their number. `file` goes into the errors: a storage
 // error for a file that is cut short, a data error for every other violation of the format.
 SafetensorsHeader parse_safetensors_header(std::span<const std::byte> bytes, const std::string& file);
+
+// The bytes before the first tensor of a file with these tensors in this order: length, JSON, padding to 8 bytes.
+std::string safetensors_header(std::span<const SafetensorsTensor> tensors, const SafetensorsMetadata& metadata);
 
 // The largest header that readers of the format accept.
 inline constexpr std::uint64_t kMaxSafetensorsHeader = 100'000'000;

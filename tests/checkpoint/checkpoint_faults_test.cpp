@@ -173,11 +173,13 @@ TEST(CheckpointFaults, AReadOnlyFolderIsNamed) {
   const TemporaryFolder run;
   CheckpointStore store(run.path());
   save(store, 1);
-  fs::permissions(run.path(),
-                  fs::perms::owner_read | fs::perms::owner_exec | fs::perms::others_read | fs::perms::others_exec);
+  fs::permissions(run.path(), static_cast<fs::perms>(0555));
   const int status = in_child([&] {
     if (::geteuid() == 0 && ::setuid(65534) != 0) return kNotPossibleHere;  // permissions do not bind root
-    if (const int wrong = expect_storage_error([&] { store.begin(2); }, run.path().string()); wrong != 0) return wrong;
+    if (const int wrong = expect_storage_error(
+            [&] { store.begin(2); }, "cannot make a folder in " + run.path().string() + ": Permission denied");
+        wrong != 0)
+      return wrong;
     const auto newest = store.newest_whole();
     return newest && newest->step == 1 ? 0 : 10;
   });
