@@ -64,6 +64,9 @@ std::vector<ValueId> differentiate(Graph& graph, const DifferentiateOptions& opt
     const Value source = graph.value(id);
     if (gradient == kNoValue) {
       gradient = graph.add_op(Zeros{{accumulation_dtype(source.spec.dtype), source.spec.shape}}, {})[0];
+    } else if (graph.value(gradient).role != Role::kGradient) {
+      // A gradient that merely passed through may have other readers; the buffer gets a copy.
+      gradient = graph.add_op(Scale{1.0}, {gradient})[0];
     }
     graph.value(gradient).role = Role::kGradient;
     graph.value(gradient).name = source.name;

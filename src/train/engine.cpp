@@ -45,19 +45,18 @@ void Engine::set_scalar_input(const char* name, double value) {
   device_.copy_in(arenas_.base(Role::kBatch) + slot.offset, std::span(bytes, size_of(slot.spec.dtype)));
 }
 
-void Engine::copy_batch(const BatchView& batch, double scale) {
-  const auto put = [&](const char* name, std::span<const std::byte> bytes) {
-    if (!programs_.layout.contains(Role::kBatch, name)) return;
-    const Slot& slot = programs_.layout.find(Role::kBatch, name);
-    check(bytes.size() <= slot.spec.bytes(), "a batch is larger than the programs were made for");
-    device_.copy_in(arenas_.base(Role::kBatch) + slot.offset, bytes);
-  };
+void Engine::put(const char* name, std::span<const std::byte> bytes) {
+  if (!programs_.layout.contains(Role::kBatch, name)) return;
+  const Slot& slot = programs_.layout.find(Role::kBatch, name);
+  check(bytes.size() <= slot.spec.bytes(), "a batch is larger than the programs were made for");
+  device_.copy_in(arenas_.base(Role::kBatch) + slot.offset, bytes);
+}
+
+void Engine::copy_batch(const BatchView& batch) {
   put(batch_input::kIds, std::as_bytes(batch.input_ids));
   put(batch_input::kTargets, std::as_bytes(batch.targets));
   put(batch_input::kPositions, std::as_bytes(batch.positions));
   put(batch_input::kSeqStart, std::as_bytes(batch.seq_start));
-  put(batch_input::kTokenKeys, std::as_bytes(batch.token_keys));
-  set_scalar_input(batch_input::kLossScale, scale);
 
   if (!programs_.layout.contains(Role::kBatch, batch_input::kRopeCos)) return;
   const std::int64_t length = model_.tables_depend_on_length()
@@ -94,7 +93,9 @@ void Engine::merge_top() {
 }
 
 LossTotals Engine::micro_step(const BatchView& batch, double scale) {
-  copy_batch(batch, scale);
+  copy_batch(batch);
+  put(batch_input::kTokenKeys, std::as_bytes(batch.token_keys));
+  set_scalar_input(batch_input::kLossScale, scale);
   if (!shape_.deterministic && !partial_sums_.empty()) {
     check(micro_accumulate_ != nullptr, "more micro-batches than planned");
     micro_accumulate_->run(0);
@@ -127,7 +128,7 @@ UpdateResult Engine::update(double learning_rate, std::int64_t step) {
 
 LossTotals Engine::evaluate(const BatchView& batch) {
   check(eval_ != nullptr, "no evaluation was planned");
-  copy_batch(batch, 0);
+  copy_batch(batch);
   eval_->run();
   return read_statistics(eval_->program());
 }

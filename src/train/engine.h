@@ -51,11 +51,13 @@ class Engine {
   const Model& model() const { return model_; }
   const TrainShape& shape() const { return shape_; }
   const ProgramSet& programs() const { return programs_; }
-  const Executor& micro_executor() const { return *micro_; }
   Executor& micro_executor() { return *micro_; }
+  // Bytes of the activation arena that evaluation touches; 0 without evaluation.
+  std::size_t eval_high_water() const { return eval_ ? eval_->high_water(Role::kActivation) : 0; }
 
  private:
-  void copy_batch(const BatchView& batch, double scale);
+  void put(const char* name, std::span<const std::byte> bytes);
+  void copy_batch(const BatchView& batch);
   void set_scalar_input(const char* name, double value);
   void merge_top();
   LossTotals read_statistics(const Program& program) const;

@@ -1,0 +1,226 @@
+#include "train/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/hash.h"
+#include "base/parallel.h"
+#include "cpu/cpu_device.h"
+#include "passes/lifetimes.h"
+#include "plan/memory_report.h"
+#include "support/graph_runner.h"
+#include "train/tiny_model.h"
+
+namespace convoy {
+namespace {
+
+using testing::random_batch;
+using testing::tiny_config;
+using testing::tiny_families;
+
+constexpr std::int64_t kVocab = 97;
+
+// Everything that a run leaves: losses, norms, and a hash of all weights and moments.
+struct Outcome {
+  std::vector<double> losses, norms;
+  std::uint64_t state = 0;
+};
+
+Outcome train(const std::string& family, const TrainShape& shape, int steps, std::int64_t total_rows) {
+  CpuDevice device;
+  const auto model = make_model(tiny_config(family), "test");
+  Engine engine(device, *model, shape);
+  engine.store().initialize(5);
+  Outcome outcome;
+  for (int step = 0; step < steps; ++step) {
+    std::vector<testing::RandomBatch> batches;
+    std::int64_t targets = 0;
+    for (std::int64_t row = 0; row < total_rows; row += shape.rows) {
+      batches.push_back(random_batch(shape.rows, shape.seq, kVocab, step * total_rows + row));
+      targets += batches.back().target_count;
+    }
+    LossTotals totals;
+    for (const auto& batch : batches) totals += engine.micro_step(batch.view(), 1.0 / static_cast<double>(targets));
+    outcome.losses.push_back(totals.mean());
+    outcome.norms.push_back(engine.update(1e-3, step + 1).gradient_norm);
+  }
+  Hasher hasher;
+  for (Role role : {Role::kWeight, Role::kMaster, Role::kMoment}) {
+    for (const Slot& slot : engine.programs().layout.slots(role)) hasher.add(engine.store().read(role, slot.name));
+  }
+  outcome.state = hasher.value();
+  return outcome;
+}
+
+TrainShape small_shape() {
+  TrainShape shape;
+  shape.rows = 2;
+  shape.seq = 32;
+  shape.accumulation = 2;
+  shape.weight_decay = 0.1;
+  shape.max_grad_norm = 1.0;
+  shape.loss.chunk_rows = 16;
+  shape.seed = 9;
+  return shape;
+}
+
+class Families : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(All, Families, ::testing::ValuesIn(tiny_families()),
+                         [](const auto& test) { return test.param; });
+
+TEST_P(Families, SameBitsForAnyNumberOfThreads) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    TrainShape shape = small_shape();
+    shape.dtype = dtype;
+    set_threads(1);
+    const Outcome one = train(GetParam(), shape, 2, 4);
+    for (const int count : {2, 3, 8}) {
+      set_threads(count);
+      const Outcome more = train(GetParam(), shape, 2, 4);
+      EXPECT_EQ(one.losses, more.losses) << count;
+      EXPECT_EQ(one.state, more.state) << count << " threads, " << name_of(dtype);
+    }
+    set_threads(0);
+  }
+}
+
+TEST_P(Families, RecomputationChangesNothing) {
+  TrainShape shape = small_shape();
+  const Outcome kept = train(GetParam(), shape, 2, 4);
+  for (const RecomputeMode mode : {RecomputeMode::kSelective, RecomputeMode::kFull}) {
+    shape.recompute = mode;
+    const Outcome again = train(GetParam(), shape, 2, 4);
+    EXPECT_EQ(kept.losses, again.losses) << name_of(mode);
+    EXPECT_EQ(kept.state, again.state) << name_of(mode);
+  }
+}
+
+TEST_P(Families, HowTheBatchIsCutChangesOnlyRounding) {
+  TrainShape whole = small_shape();
+  whole.rows = 8;
+  whole.accumulation = 1;
+  const Outcome reference = train(GetParam(), whole, 2, 8);
+  for (const std::int64_t rows : {1, 2, 4}) {
+    for (const bool deterministic : {true, false}) {
+      TrainShape cut = small_shape();
+      cut.rows = rows;
+      cut.accumulation = 8 / rows;
+      cut.deterministic = deterministic;
+      const Outcome outcome = train(GetParam(), cut, 2, 8);
+      for (std::size_t step = 0; step < 2; ++step) {
+        EXPECT_NEAR(outcome.losses[step], reference.losses[step], 2e-5 * reference.losses[step]) << rows;
+        EXPECT_NEAR(outcome.norms[step], reference.norms[step], 1e-4 * reference.norms[step]) << rows;
+      }
+    }
+  }
+}
+
+// The sum over micro-batches is the fixed binary tree: ((0+1)+(2+3))+4 for five of them.
+TEST(Engine, SumsMicroBatchesByAFixedTree) {
+  CpuDevice device;
+  const auto model = make_model(tiny_config("qwen2"), "test");
+  TrainShape one = small_shape();
+  one.accumulation = 1;
+  std::vector<std::vector<double>> alone;
+  for (int m = 0; m < 5; ++m) {
+    Engine engine(device, *model, one);
+    engine.store().initialize(5);
+    engine.micro_step(random_batch(2, 32, kVocab, 2 * m).view(), 0.01);
+    alone.push_back(testing::from_bytes(DType::kF32, engine.gradient(1)));
+  }
+  TrainShape five = small_shape();
+  five.accumulation = 5;
+  Engine engine(device, *model, five);
+  engine.store().initialize(5);
+  for (int m = 0; m < 5; ++m) engine.micro_step(random_batch(2, 32, kVocab, 2 * m).view(), 0.01);
+  engine.update(0, 1);
+  const auto sum = testing::from_bytes(DType::kF32, engine.gradient(1));
+  for (std::size_t i = 0; i < sum.size(); ++i) {
+    const auto at = [&](std::size_t m) { return static_cast<float>(alone[m][i]); };
+    const float expected = ((at(0) + at(1)) + (at(2) + at(3))) + at(4);
+    ASSERT_EQ(static_cast<float>(sum[i]), expected) << i;
+  }
+}
+
+TEST(Engine, AStepWithAGradientThatIsNotFiniteIsSkipped) {
+  CpuDevice device;
+  const auto model = make_model(tiny_config("llama"), "test");
+  TrainShape shape = small_shape();
+  shape.accumulation = 1;
+  Engine engine(device, *model, shape);
+  engine.store().initialize(5);
+  const auto before = engine.store().read(Role::kWeight, model->parameters()[1].name);
+  engine.micro_step(random_batch(2, 32, kVocab).view(), std::numeric_limits<double>::infinity());
+  EXPECT_TRUE(engine.update(1e-3, 1).skipped);
+  EXPECT_TRUE(engine.store().read(Role::kWeight, model->parameters()[1].name) == before);
+  engine.micro_step(random_batch(2, 32, kVocab).view(), 0.01);
+  EXPECT_FALSE(engine.update(1e-3, 1).skipped);
+  EXPECT_FALSE(engine.store().read(Role::kWeight, model->parameters()[1].name) == before);
+}
+
+TEST(Engine, EveryOptimizerAndDTypeLowersTheLoss) {
+  CpuDevice device;
+  for (const OptimizerKind kind : {OptimizerKind::kAdamW, OptimizerKind::kAdam, OptimizerKind::kSgd,
+                                   OptimizerKind::kLion, OptimizerKind::kAdagrad}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+      const auto model = make_model(tiny_config("qwen3"), "test");
+      TrainShape shape = small_shape();
+      shape.accumulation = 1;
+      shape.dtype = dtype;
+      shape.optimizer.kind = kind;
+      shape.optimizer.momentum = 0.9;
+      shape.weight_decay = 0;
+      Engine engine(device, *model, shape);
+      engine.store().initialize(5);
+      const auto batch = random_batch(2, 32, kVocab);
+      const double lr = kind == OptimizerKind::kSgd ? 0.3 : (kind == OptimizerKind::kAdagrad ? 0.03 : 3e-3);
+      double first = 0, last = 0;
+      for (int step = 0; step < 25; ++step) {
+        last = engine.micro_step(batch.view(), 1.0 / static_cast<double>(batch.target_count)).mean();
+        if (step == 0) first = last;
+        engine.update(lr, step + 1);
+      }
+      EXPECT_LT(last, 0.8 * first) << name_of(kind) << " " << name_of(dtype);
+    }
+  }
+}
+
+TEST_P(Families, PlannedBytesEqualTheHighWaterMark) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const RecomputeMode mode : {RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull}) {
+      for (const std::int64_t rows : {1, 3}) {
+        for (const std::int64_t seq : {16, 40}) {
+          TrainShape shape = small_shape();
+          shape.dtype = dtype;
+          shape.recompute = mode;
+          shape.rows = rows;
+          shape.seq = seq;
+          shape.eval_rows = 2;
+          const auto model = make_model(tiny_config(GetParam()), "test");
+          CpuDevice planner;
+          const ProgramSet set = make_programs(*model, shape, planner);
+          const MemoryReport report = memory_report(set.sizes, set.activation_lower_bound);
+          EXPECT_EQ(planner.memory().peak, 0u) << "planning takes no memory of the device";
+          CpuDevice device;
+          Engine engine(device, *model, shape);
+          engine.store().initialize(5);
+          const auto batch = random_batch(rows, seq, kVocab);
+          engine.micro_step(batch.view(), 0.01);
+          engine.micro_step(batch.view(), 0.01);
+          engine.update(1e-3, 1);
+          engine.evaluate(random_batch(2, seq, kVocab).view());
+          EXPECT_EQ(device.memory().peak, report.total);
+          // And the arena is as large as what the instructions touch, not larger (up to the alignment of its end).
+          const std::size_t touched =
+              std::max(engine.micro_executor().high_water(Role::kActivation), engine.eval_high_water());
+          EXPECT_EQ(aligned(touched), set.sizes.bytes[static_cast<std::size_t>(Role::kActivation)]);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace convoy

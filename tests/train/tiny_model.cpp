@@ -1,0 +1,61 @@
+#include "train/tiny_model.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/random.h"
+
+namespace convoy::testing {
+
+std::vector<std::string> tiny_families() {
+  return {"llama", "qwen2", "qwen3", "glm", "glm4", "chatglm", "gpt2"};
+}
+
+Json tiny_config(const std::string& family) {
+  if (family == "gpt2") {
+    return {{"model_type", "gpt2"}, {"vocab_size", 97}, {"n_embd", 32},
+            {"n_layer", 2},         {"n_head", 4},      {"n_positions", 64}};
+  }
+  if (family == "chatglm") {
+    return {{"model_type", "chatglm"},       {"padded_vocab_size", 97}, {"hidden_size", 32},
+            {"ffn_hidden_size", 48},         {"num_layers", 2},         {"num_attention_heads", 4},
+            {"multi_query_group_num", 2},    {"kv_channels", 8},        {"add_qkv_bias", true},
+            {"multi_query_attention", true}, {"rope_ratio", 500},       {"seq_length", 64}};
+  }
+  return {{"model_type", family},
+          {"vocab_size", 97},
+          {"hidden_size", 32},
+          {"intermediate_size", 48},
+          {"num_hidden_layers", 2},
+          {"num_attention_heads", 4},
+          {"num_key_value_heads", 2},
+          {"head_dim", 8},
+          {"max_position_embeddings", 64},
+          {"pad_token_id", 0},
+          {"tie_word_embeddings", family == "qwen2" || family == "qwen3"}};
+}
+
+RandomBatch random_batch(std::int64_t rows, std::int64_t seq, std::int64_t vocab, std::int64_t first_row) {
+  RandomBatch batch;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    RandomStream random(77, static_cast<std::uint64_t>(first_row + r));
+    std::int32_t start = 0;
+    std::int32_t end = 0;
+    for (std::int32_t t = 0; t < seq; ++t) {
+      if (t == end) {
+        start = t;
+        end = t + 1 + static_cast<std::int32_t>(random.below(12));
+      }
+      batch.ids.push_back(static_cast<std::int32_t>(1 + random.below(static_cast<std::uint64_t>(vocab - 1))));
+      const auto target = static_cast<std::int32_t>(random.below(static_cast<std::uint64_t>(vocab)));
+      const bool has_target = t + 1 < end && random.below(5) != 0;
+      batch.targets.push_back(has_target ? target : -1);
+      batch.target_count += has_target;
+      batch.positions.push_back(t - start);
+      batch.seq_start.push_back(static_cast<std::int32_t>(r * seq) + start);
+      batch.keys.push_back((first_row + r) * 1000003 + t);
+    }
+  }
+  return batch;
+}
+
+}  // namespace convoy::testing
