@@ -21,6 +21,10 @@ std::uint64_t next_cache_key() {
   return next++;
 }
 
+bool is_continuation(int byte) {
+  return byte >= 0x80 && byte < 0xC0;
+}
+
 std::string describe(std::string_view symbol) {
   const CodePoint c = symbol.empty() ? CodePoint{kReplacement, 0, false} : decode_utf8(symbol, 0);
   return c.valid ? fmt::format("'{}' (U+{:04X})", symbol, static_cast<std::uint32_t>(c.code)) : "an invalid byte";
@@ -42,6 +46,7 @@ BpeModel::BpeModel(Vocabulary vocabulary, const std::vector<BpeMerge>& merges, B
   if (options_.unk_token) unk_id_ = vocabulary_.id_of(*options_.unk_token);
   for (unsigned b = 0; b < 256; ++b) fallback_ids_[b] = vocabulary_.id_of(fmt::format("<0x{:02X}>", b)).value_or(-1);
   if (options_.byte_level) map_bytes();
+  if (raw_bytes_) map_characters(merges);
   cut_words_ = can_cut_words(merges);
 }
 
@@ -61,6 +66,54 @@ void BpeModel::map_bytes() {
     bytes.clear();
     if (vocabulary_.contains(id) && letters_to_bytes(vocabulary_.token(id), bytes)) raw_tokens_.emplace(bytes, id);
   }
+}
+
+// Finds the characters (of two or three bytes) that may be taken as their token from the start: merged by themselves
+// their bytes give one token, and every merge that would join a part of them to a neighbour comes later than that.
+void BpeModel::map_characters(const std::vector<BpeMerge>& merges) {
+  // By id: the lowest rank of a merge with the token at its left and a character's beginning at its right, or with the
+  // token at its right.
+  std::vector<std::uint32_t> as_left(sides_.size(), PairTable::kNone), as_right(sides_.size(), PairTable::kNone);
+  for (const BpeMerge& merge : merges) {
+    const auto left = static_cast<std::size_t>(merge.left), right = static_cast<std::size_t>(merge.right);
+    const std::string_view token = vocabulary_.token(merge.right);
+    const int first = token.empty() ? -1 : letter_byte(decode_utf8(token, 0).code);
+    if (!is_continuation(first)) as_left[left] = std::min(as_left[left], merge.rank);
+    as_right[right] = std::min(as_right[right], merge.rank);
+  }
+  characters_.assign(0x10000, -1);
+  std::string bytes;
+  for (char32_t code = 0x80; code < 0x10000; ++code) {
+    if (code >= 0xD800 && code < 0xE000) continue;
+    bytes.clear();
+    append_utf8(bytes, code);
+    characters_[code] = whole_character(bytes, as_left, as_right);
+  }
+}
+
+TokenId BpeModel::whole_character(std::string_view bytes, const std::vector<std::uint32_t>& as_left,
+                                  const std::vector<std::uint32_t>& as_right) const {
+  std::array<TokenId, 3> ids{};
+  std::size_t count = bytes.size();
+  for (std::size_t i = 0; i < count; ++i) ids[i] = byte_ids_[static_cast<std::uint8_t>(bytes[i])];
+  std::uint32_t highest = 0;  // rank of the merges that make the character
+  while (count > 1) {
+    const std::uint32_t first = rank_of(ids[0], ids[1]),
+                        second = count > 2 ? rank_of(ids[1], ids[2]) : PairTable::kNone;
+    const std::uint32_t best = std::min(first, second);
+    if (best == PairTable::kNone) return -1;
+    ids[first <= second ? 0 : 1] = results_[best];
+    if (first <= second) ids[1] = ids[2];
+    highest = std::max(highest, best);
+    --count;
+  }
+  for (std::size_t cut = 1; cut < bytes.size(); ++cut) {
+    const auto head = vocabulary_.id_of(bytes_to_letters(bytes.substr(0, cut)));
+    const auto tail = vocabulary_.id_of(bytes_to_letters(bytes.substr(cut)));
+    if (head && as_right[static_cast<std::size_t>(*head)] <= highest) return -1;
+    if (tail && as_left[static_cast<std::size_t>(*tail)] <= highest) return -1;
+  }
+  return ids[0];
 }
 
 // Whether cutting a piece before each ▁ that follows another character gives the same ids: true of vocabularies in the
@@ -172,23 +225,46 @@ bool BpeModel::add_byte_fallback(std::string_view symbol, std::vector<TokenId>& 
   return true;
 }
 
+// The piece as tokens to start from, into `ids` with room for all its bytes; their number.
+std::size_t BpeModel::first_symbols(std::string_view piece, TokenId* ids) const {
+  std::size_t count = 0;
+  for (std::size_t at = 0; at < piece.size();) {
+    const auto byte = static_cast<std::uint8_t>(piece[at]);
+    if (byte >= 0xC2) {
+      const CodePoint c = decode_utf8(piece, at);
+      const std::size_t end = at + c.length;
+      // An invalid continuation byte behind it might be merged first.
+      const bool clean = end == piece.size() || !is_continuation(static_cast<std::uint8_t>(piece[end]));
+      if (c.valid && c.code < characters_.size() && characters_[c.code] >= 0 && clean) {
+        ids[count++] = characters_[c.code];
+        at = end;
+        continue;
+      }
+    }
+    ids[count++] = byte_ids_[byte];
+    ++at;
+  }
+  return count;
+}
+
 void BpeModel::merge_bytes(std::string_view piece, std::vector<TokenId>& out) const {
-  const std::size_t n = piece.size();
-  if (n > kShortPiece) {
-    std::vector<TokenId> symbols(n);
-    for (std::size_t i = 0; i < n; ++i) symbols[i] = byte_ids_[static_cast<std::uint8_t>(piece[i])];
-    return merge_long(symbols, out);
+  if (piece.size() > kShortPiece) {
+    std::vector<TokenId> symbols(piece.size());
+    symbols.resize(first_symbols(piece, symbols.data()));
+    return merge(symbols, out);
   }
   std::array<TokenId, kShortPiece> ids;
   std::array<std::uint32_t, kShortPiece> ranks;
-  unsigned previous = 0;
-  for (std::size_t i = 0; i < n; ++i) {
-    const auto byte = static_cast<std::uint8_t>(piece[i]);
-    ids[i] = byte_ids_[byte];
-    if (i > 0) ranks[i - 1] = byte_pairs_[previous << 8 | byte];
-    previous = byte;
+  std::size_t count = first_symbols(piece, ids.data());
+  if (count == piece.size()) {
+    for (std::size_t i = 0; i + 1 < count; ++i) {
+      ranks[i] =
+          byte_pairs_[std::size_t{static_cast<std::uint8_t>(piece[i])} << 8 | static_cast<std::uint8_t>(piece[i + 1])];
+    }
+  } else {
+    for (std::size_t i = 0; i + 1 < count; ++i) ranks[i] = rank_of(ids[i], ids[i + 1]);
   }
-  const std::size_t count = merge_short(ids.data(), ranks.data(), n);
+  count = merge_short(ids.data(), ranks.data(), count);
   out.insert(out.end(), ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(count));
 }
 

@@ -49,12 +49,16 @@ class BpeModel {
 
  private:
   void map_bytes();
+  void map_characters(const std::vector<BpeMerge>& merges);
+  TokenId whole_character(std::string_view bytes, const std::vector<std::uint32_t>& as_left,
+                          const std::vector<std::uint32_t>& as_right) const;
   void encode_uncached(std::string_view piece, std::vector<TokenId>& out) const;
   void encode_word(std::string_view piece, std::vector<TokenId>& out) const;
   void encode_characters(std::string_view piece, std::vector<TokenId>& symbols) const;
   std::optional<TokenId> find_symbol(std::string_view character, bool first, bool last, std::string& buffer) const;
   bool add_byte_fallback(std::string_view symbol, std::vector<TokenId>& symbols) const;
   void merge(std::vector<TokenId>& symbols, std::vector<TokenId>& out) const;
+  std::size_t first_symbols(std::string_view piece, TokenId* ids) const;
   void merge_bytes(std::string_view piece, std::vector<TokenId>& out) const;
   std::size_t merge_short(TokenId* ids, std::uint32_t* ranks, std::size_t count) const;
   void merge_long(const std::vector<TokenId>& symbols, std::vector<TokenId>& out) const;
@@ -72,6 +76,9 @@ class BpeModel {
   std::vector<std::uint8_t> sides_;  // by id: 1 it is the left of some merge, 2 the right
   std::array<TokenId, 256> byte_ids_{};
   std::vector<std::uint32_t> byte_pairs_;  // rank by left byte · 256 + right byte
+  // By code point: the token of a character whose bytes always merge to it first; -1 for others. Starting from such
+  // characters instead of their bytes saves most of the merges of Chinese text.
+  std::vector<TokenId> characters_;
   std::array<TokenId, 256> fallback_ids_{};
   std::optional<TokenId> unk_id_;
   bool raw_bytes_ = false;  // every byte has its letter, so bytes map to ids directly
