@@ -64,6 +64,7 @@ CpuDevice::CpuDevice() : registry_(std::make_unique<cpu::Registry>()) {
   cpu::register_embedding(*registry_);
   cpu::register_linear(*registry_);
   cpu::register_attention(*registry_);
+  cpu::register_head(*registry_);
   cpu::register_update(*registry_);
 }
 

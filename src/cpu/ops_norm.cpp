@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cpu/chunk_sums.h"
 #include "cpu/registry.h"
 #include "cpu/row_kernels.h"
 #include "graph/ops/norm.h"
@@ -13,21 +14,6 @@ constexpr std::int64_t kChunkRows = 32;
 
 std::int64_t wide_size(DType dtype) {
   return static_cast<std::int64_t>(size_of(accumulation_dtype(dtype)));
-}
-
-// Sets or adds to `target` the sums of `chunks` partial sums of n wide elements.
-void sum_chunks(const std::byte* partial, std::int64_t chunks, std::int64_t stride, std::int64_t n, DType wide,
-                bool accumulate, std::byte* target) {
-  const RowKernels& k = row_kernels(wide);
-  const auto size = static_cast<std::int64_t>(size_of(wide));
-  constexpr std::int64_t kColumns = 256;
-#pragma omp parallel for schedule(static)
-  for (std::int64_t piece = 0; piece < pieces(n, kColumns); ++piece) {
-    const std::int64_t at = piece * kColumns;
-    const std::int64_t count = std::min(kColumns, n - at);
-    if (!accumulate) std::memset(target + at * size, 0, static_cast<std::size_t>(count * size));
-    for (std::int64_t c = 0; c < chunks; ++c) k.accumulate(partial + c * stride + at * size, target + at * size, count);
-  }
 }
 
 struct Rows {

@@ -22,16 +22,16 @@ class Registry {
  public:
   // `make(const O&, const Request&)` returns a callable taking KernelArguments; `workspace` returns bytes.
   template <typename O, typename Make, typename Workspace>
-  void add(Make make, Workspace workspace) {
+  void add(Make make_kernel, Workspace workspace_rule) {
     entries_[typeid(O)] = {
-        [make](const Op& op, const Request& request) { return wrap(make(static_cast<const O&>(op), request)); },
-        [workspace](const Op& op, const Request& request) -> std::size_t {
-          return workspace(static_cast<const O&>(op), request);
+        [make_kernel](const Op& op, const Request& request) { return wrap(make_kernel(static_cast<const O&>(op), request)); },
+        [workspace_rule](const Op& op, const Request& request) -> std::size_t {
+          return workspace_rule(static_cast<const O&>(op), request);
         }};
   }
   template <typename O, typename Make>
-  void add(Make make) {
-    add<O>(make, [](const O&, const Request&) { return std::size_t{0}; });
+  void add(Make make_kernel) {
+    add<O>(make_kernel, [](const O&, const Request&) { return std::size_t{0}; });
   }
 
   std::unique_ptr<Kernel> make(const Op& op, const Request& request) const { return find(op).make(op, request); }
@@ -60,6 +60,7 @@ void register_norms(Registry& registry);
 void register_embedding(Registry& registry);
 void register_linear(Registry& registry);
 void register_attention(Registry& registry);
+void register_head(Registry& registry);
 void register_update(Registry& registry);
 
 // Fixed cuts of work: functions of the shape alone, so that results do not depend on the number of threads.

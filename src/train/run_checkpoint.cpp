@@ -1,0 +1,69 @@
+#include "train/run_checkpoint.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace convoy {
+namespace {
+
+// Room for the weights and the optimizer's tensors, and some for the rest.
+std::uint64_t expected_bytes(const CheckpointContent& content) {
+  std::uint64_t bytes = 64 << 20;
+  for (const StoredBinding& binding : content.weights.bindings) bytes += binding.stored.spec.bytes();
+  if (!content.model_only) bytes += OptimizerStateWriter::file_size(optimizer_tensors(content.engine));
+  return bytes;
+}
+
+}  // namespace
+
+std::filesystem::path save_checkpoint(CheckpointStore& store, std::int64_t step, const CheckpointContent& content) {
+  CheckpointWriter writer = store.begin(step, expected_bytes(content));
+  ModelFolderOptions options;
+  options.carry_from = content.carry_from;
+  writer.record(write_model_folder(writer.folder(), *content.source.config,
+                                   weight_sources(content.engine.store(), content.weights, content.source.folder.get()),
+                                   options));
+  if (!content.model_only) {
+    writer.record(write_optimizer_state(content.engine, writer.folder() / kOptimizerFile));
+    writer.add_text(kTrainingStateFile, training_state_text(content.state));
+  }
+  writer.add_text("trainer_state.json", content.trainer_state);
+  return writer.commit();
+}
+
+void save_model(const std::filesystem::path& folder, const Engine& engine, const ModelSource& source,
+                const WeightMap& weights, const std::filesystem::path& carry_from) {
+  ModelFolderOptions options;
+  options.carry_from = carry_from;
+  write_model_folder(folder, *source.config, weight_sources(engine.store(), weights, source.folder.get()), options);
+}
+
+void load_checkpoint(Engine& engine, const std::filesystem::path& folder) {
+  const ModelFolder model(folder);
+  load_weights(engine.store(), model);
+  if (optimizer_files(folder).empty()) {
+    throw data_error("the checkpoint holds no optimizer state (it was saved with save_only_model)")
+        .at(folder.string())
+        .mend("start a new run from its weights with --model");
+  }
+  read_optimizer_state(engine, folder);
+}
+
+std::filesystem::path find_checkpoint(const std::string& resume, CheckpointStore& store) {
+  if (resume != "true" && resume != "latest") {
+    if (!std::filesystem::is_directory(resume))
+      throw usage_error(fmt::format("no checkpoint folder {}", resume)).mend("see: convoy checkpoint list");
+    const std::vector<std::string> problems = CheckpointStore::verify(resume);
+    if (problems.empty()) return resume;
+    Error error = storage_error(fmt::format("the checkpoint is damaged: {}", problems.front())).at(resume);
+    throw error.mend("resume from another one; see: convoy checkpoint verify");
+  }
+  const auto newest = store.newest_whole();
+  if (newest) return newest->folder;
+  throw usage_error(fmt::format("No valid checkpoint found in output directory ({})", store.output_dir().string()))
+      .mend("start without --resume_from_checkpoint");
+}
+
+}  // namespace convoy

@@ -1,0 +1,36 @@
+// What a checkpoint of a training run holds: the model as a Hugging Face folder, the optimizer's state, and where the
+// run stands.
+#pragma once
+
+#include "checkpoint/checkpoint_store.h"
+#include "checkpoint/train_state.h"
+#include "train/run_setup.h"
+#include "train/weights_io.h"
+
+namespace convoy {
+
+struct CheckpointContent {
+  const Engine& engine;
+  const ModelSource& source;
+  const WeightMap& weights;
+  std::filesystem::path carry_from;  // whose tokenizer and other files go along
+  TrainingState state;
+  std::string trainer_state;  // the text of trainer_state.json
+  bool model_only = false;    // save_only_model
+};
+
+// Writes checkpoint-N whole or not at all; returns its folder.
+std::filesystem::path save_checkpoint(CheckpointStore& store, std::int64_t step, const CheckpointContent& content);
+
+// Writes the model as a Hugging Face folder (at the end of a run).
+void save_model(const std::filesystem::path& folder, const Engine& engine, const ModelSource& source,
+                const WeightMap& weights, const std::filesystem::path& carry_from);
+
+// Weights and optimizer state of a checkpoint into the engine.
+void load_checkpoint(Engine& engine, const std::filesystem::path& folder);
+
+// The checkpoint that `resume` names: a folder, or "true" / "latest" for the newest whole one in output_dir. Throws
+// when there is none; damaged ones that were passed over are logged.
+std::filesystem::path find_checkpoint(const std::string& resume, CheckpointStore& store);
+
+}  // namespace convoy

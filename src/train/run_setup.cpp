@@ -1,0 +1,134 @@
+#include "train/run_setup.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "plan/memory_report.h"
+#include "train/weights_io.h"
+
+namespace convoy {
+namespace {
+
+OptimizerKind optimizer_kind(option::OptimizerName name) {
+  switch (name) {
+    case option::OptimizerName::kAdamW:
+      return OptimizerKind::kAdamW;
+    case option::OptimizerName::kAdam:
+      return OptimizerKind::kAdam;
+    case option::OptimizerName::kSgd:
+      return OptimizerKind::kSgd;
+    case option::OptimizerName::kLion:
+      return OptimizerKind::kLion;
+    case option::OptimizerName::kAdagrad:
+      return OptimizerKind::kAdagrad;
+  }
+  throw internal_error("an optimizer without a kernel");
+}
+
+RecomputeMode recompute_mode(option::RecomputeMode mode) {
+  switch (mode) {
+    case option::RecomputeMode::kNone:
+      return RecomputeMode::kNone;
+    case option::RecomputeMode::kSelective:
+      return RecomputeMode::kSelective;
+    case option::RecomputeMode::kFull:
+      return RecomputeMode::kFull;
+  }
+  throw internal_error("an unknown recompute mode");
+}
+
+std::unique_ptr<Json> read_model_config(const RunConfig& config, std::string& where) {
+  if (!config.model_config) {
+    throw usage_error("training from scratch needs a model configuration")
+        .mend("give --model_config, a config.json or a map in the run file");
+  }
+  if (config.model_config->starts_with('{')) {
+    where = "model_config";
+    return std::make_unique<Json>(parse_json(*config.model_config, where));
+  }
+  std::filesystem::path path = *config.model_config;
+  if (std::filesystem::is_directory(path)) path /= "config.json";
+  where = path.string();
+  return std::make_unique<Json>(read_json(path));
+}
+
+DType wanted_dtype(const RunConfig& config, DType stored) {
+  if (config.dtype) return *config.dtype;
+  if (config.bf16.value_or(false)) return DType::kBF16;
+  return stored;
+}
+
+}  // namespace
+
+ModelSource open_model(const RunConfig& config) {
+  ModelSource source;
+  const ModelOptions options{config.rope_theta.value_or(0), config.train_pad_row};
+  if (config.from_scratch) {
+    source.config = read_model_config(config, source.where);
+    source.model = make_model(*source.config, source.where, options);
+    source.dtype = wanted_dtype(config, DType::kF32);
+    source.stored = source.dtype;
+    return source;
+  }
+  if (!config.model)
+    throw usage_error("no model to train").mend("give --model FOLDER, or --from_scratch with --model_config");
+  source.folder = std::make_unique<ModelFolder>(*config.model);
+  source.config = std::make_unique<Json>(source.folder->config());
+  source.where = (source.folder->folder() / "config.json").string();
+  source.model = make_model(*source.config, source.where, options);
+  source.stored = stored_dtype(match_folder(*source.model, *source.folder));
+  source.dtype = wanted_dtype(config, source.stored);
+  return source;
+}
+
+std::int64_t sequence_length(const RunConfig& config, const Model& model) {
+  const std::int64_t length = config.seq_length.value_or(std::min<std::int64_t>(1024, model.max_positions()));
+  if (model.positions_are_learned() && length > model.max_positions()) {
+    throw usage_error(
+        fmt::format("seq_length {} is longer than the model's {} learned positions", length, model.max_positions()))
+        .at(config.source_of("seq_length"))
+        .mend(fmt::format("take at most {}", model.max_positions()));
+  }
+  return length;
+}
+
+TrainShape train_shape(const RunConfig& config, const ModelSource& source, bool evaluates) {
+  TrainShape shape;
+  shape.rows = config.per_device_train_batch_size;
+  shape.seq = sequence_length(config, *source.model);
+  shape.accumulation = config.gradient_accumulation_steps;
+  shape.eval_rows = evaluates ? config.per_device_eval_batch_size : 0;
+  shape.dtype = source.dtype;
+  shape.recompute = recompute_mode(config.recompute);
+  shape.deterministic = config.deterministic;
+  shape.optimizer.kind = optimizer_kind(config.optim);
+  shape.optimizer.beta1 = config.adam_beta1;
+  shape.optimizer.beta2 = config.adam_beta2;
+  shape.optimizer.eps = config.adam_epsilon;
+  shape.optimizer.momentum = config.momentum;
+  shape.optimizer.dampening = config.dampening;
+  shape.optimizer.nesterov = config.nesterov;
+  shape.weight_decay = config.weight_decay;
+  shape.decay_bias_norm = config.decay_bias_norm;
+  shape.max_grad_norm = config.max_grad_norm;
+  shape.loss.chunk_rows = std::min(config.loss_chunk_rows, shape.tokens());
+  shape.loss.z_loss = config.z_loss;
+  shape.loss.label_smoothing = config.label_smoothing_factor;
+  shape.seed = static_cast<std::uint64_t>(config.seed);
+  return shape;
+}
+
+std::filesystem::path tokenizer_path(const RunConfig& config) {
+  if (config.tokenizer) return *config.tokenizer;
+  if (config.model) return *config.model;
+  throw usage_error("no tokenizer").mend("give --tokenizer, a folder or file with tokenizer.json or tokenizer.model");
+}
+
+std::size_t memory_limit(const RunConfig& config) {
+  return config.memory_limit > 0 ? static_cast<std::size_t>(config.memory_limit) : available_memory();
+}
+
+}  // namespace convoy

@@ -1,0 +1,38 @@
+// From the settings of a run to a model, its programs' shape and its files.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "checkpoint/model_folder.h"
+#include "config/run_config.h"
+#include "models/model.h"
+#include "plan/program_set.h"
+
+namespace convoy {
+
+// The model that a run trains and where it comes from.
+struct ModelSource {
+  std::unique_ptr<Json> config;         // config.json, to be written beside the weights as it is
+  std::string where;                    // its file, for errors
+  std::unique_ptr<ModelFolder> folder;  // the weights; none when training from scratch
+  std::unique_ptr<Model> model;
+  DType dtype = DType::kF32;   // of the weights that the forward pass reads
+  DType stored = DType::kF32;  // of the weights in files
+};
+
+// Reads config.json, and of the weights only their headers. Throws usage and data errors.
+ModelSource open_model(const RunConfig& config);
+
+// Tokens of a row: seq_length, or what the model takes, at most 1024.
+std::int64_t sequence_length(const RunConfig& config, const Model& model);
+
+TrainShape train_shape(const RunConfig& config, const ModelSource& source, bool evaluates);
+
+// The folder or file of the tokenizer: `tokenizer`, else the model folder. Throws a usage error without either.
+std::filesystem::path tokenizer_path(const RunConfig& config);
+
+// Bytes that the run may take: memory_limit, or what the machine has.
+std::size_t memory_limit(const RunConfig& config);
+
+}  // namespace convoy
