@@ -23,11 +23,12 @@ class Registry {
   // `make(const O&, const Request&)` returns a callable taking KernelArguments; `workspace` returns bytes.
   template <typename O, typename Make, typename Workspace>
   void add(Make make_kernel, Workspace workspace_rule) {
-    entries_[typeid(O)] = {
-        [make_kernel](const Op& op, const Request& request) { return wrap(make_kernel(static_cast<const O&>(op), request)); },
-        [workspace_rule](const Op& op, const Request& request) -> std::size_t {
-          return workspace_rule(static_cast<const O&>(op), request);
-        }};
+    entries_[typeid(O)] = {[make_kernel](const Op& op, const Request& request) {
+                             return wrap(make_kernel(static_cast<const O&>(op), request));
+                           },
+                           [workspace_rule](const Op& op, const Request& request) -> std::size_t {
+                             return workspace_rule(static_cast<const O&>(op), request);
+                           }};
   }
   template <typename O, typename Make>
   void add(Make make_kernel) {

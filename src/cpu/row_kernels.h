@@ -21,7 +21,6 @@ struct RowKernels {
   // gate_up holds [gate | up] of f elements each.
   void (*swiglu)(const void* gate_up, void* y, std::int64_t f);
   void (*swiglu_grad)(const void* dy, const void* gate_up, void* dgate_up, std::int64_t f);
-  void (*gelu)(const void* x, void* y, std::int64_t n, bool tanh_form);
   void (*gelu_grad)(const void* dy, const void* x, void* dx, std::int64_t n, bool tanh_form);
   // r = x + residual (or x where residual is null), written to sum where given; statistics and weight sums are wide.
   void (*rmsnorm)(const void* x, const void* residual, void* sum, const void* w, void* y, double eps, void* rstd,

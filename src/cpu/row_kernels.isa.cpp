@@ -54,27 +54,10 @@ void swiglu_grad(const void* dy, const void* gate_up, void* dgate_up, Int f) {
   }
 }
 
-// ½x(1 + tanh(t)) = x·σ(2t), without the cancellation near zero.
+// The derivative of ½x(1 + tanh(t)) = x·σ(2t), without the cancellation near zero, needs 2t.
 template <typename W>
 inline W gelu_tanh_argument(W x) {
   return W(1.5957691216057308) * (x + W(0.044715) * x * x * x);  // 2√(2/π)
-}
-
-template <typename T>
-void gelu(const void* x, void* y, Int n, bool tanh_form) {
-  using W = Wide<T>;
-  if (tanh_form) {
-#pragma omp simd
-    for (Int i = 0; i < n; ++i) {
-      const W v = load(in<T>(x)[i]);
-      store(out<T>(y) + i, v * sigmoid(gelu_tanh_argument(v)));
-    }
-    return;
-  }
-  for (Int i = 0; i < n; ++i) {
-    const W v = load(in<T>(x)[i]);
-    store(out<T>(y) + i, W(0.5) * v * (W(1) + error_function(v * W(0.70710678118654752))));
-  }
 }
 
 template <typename T>
@@ -384,9 +367,8 @@ void optimizer(const OptimizerRun& run, void* weight, void* master, const void* 
 
 template <typename T>
 constexpr RowKernels table() {
-  return {add<T>,       scale<T>,      swiglu<T>,       swiglu_grad<T>,    gelu<T>,
-          gelu_grad<T>, rmsnorm<T>,    rmsnorm_grad<T>, layernorm<T>,      layernorm_grad<T>,
-          rotary<T>,    accumulate<T>, dropout<T>,      sum_of_squares<T>, optimizer<T>};
+  return {add<T>,       scale<T>,          swiglu<T>, swiglu_grad<T>, gelu_grad<T>, rmsnorm<T>,        rmsnorm_grad<T>,
+          layernorm<T>, layernorm_grad<T>, rotary<T>, accumulate<T>,  dropout<T>,   sum_of_squares<T>, optimizer<T>};
 }
 
 }  // namespace
