@@ -1,0 +1,247 @@
+#include "train/trainer.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <csignal>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace convoy {
+namespace {
+
+constexpr std::int64_t kMostSkippedInARow = 10;
+
+std::atomic<int> stop_signal = 0;
+void remember_signal(int number) {
+  stop_signal = number;
+}
+
+BatchView view(const Batch& batch) {
+  return {batch.input_ids, batch.targets, batch.positions, batch.seq_start, batch.token_keys};
+}
+
+class Stopwatch {
+ public:
+  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count(); }
+
+ private:
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
+
+StopSignals::StopSignals() {
+  stop_signal = 0;
+  struct sigaction action {};
+  action.sa_handler = remember_signal;
+  action.sa_flags = static_cast<int>(SA_RESETHAND);  // a second signal ends the process at once
+  for (int number : {SIGINT, SIGTERM}) sigaction(number, &action, nullptr);
+}
+StopSignals::~StopSignals() {
+  for (int number : {SIGINT, SIGTERM}) std::signal(number, SIG_DFL);
+}
+int StopSignals::received() {
+  return stop_signal;
+}
+
+Trainer::Trainer(Engine& engine, const ModelSource& source, WeightMap weights, Loader& loader, Loader* evaluation,
+                 const Schedule& schedule, CheckpointStore& store, TrainerOptions options, TrainingObserver& observer)
+    : engine_(engine),
+      source_(source),
+      weights_(std::move(weights)),
+      loader_(loader),
+      evaluation_(evaluation),
+      schedule_(schedule),
+      store_(store),
+      options_(std::move(options)),
+      observer_(observer) {
+  state_.global_batch_size = engine.shape().rows * engine.shape().accumulation;
+  state_.seed = engine.shape().seed;
+  state_.data_seed = loader.options().packing.seed;
+}
+
+void Trainer::resume(const std::filesystem::path& checkpoint) {
+  state_ = read_training_state(checkpoint);
+  const std::int64_t batch = engine_.shape().rows * engine_.shape().accumulation;
+  if (state_.global_batch_size != batch) {
+    throw usage_error(fmt::format("the checkpoint was trained with {} rows per step, this run has {}",
+                                  state_.global_batch_size, batch))
+        .at(checkpoint.string())
+        .mend("keep per_device_train_batch_size × gradient_accumulation_steps");
+  }
+  if (state_.data_seed != loader_.options().packing.seed) {
+    throw usage_error(fmt::format("the checkpoint's data order has seed {}, this run's {}", state_.data_seed,
+                                  loader_.options().packing.seed))
+        .at(checkpoint.string())
+        .mend("keep seed and data_seed");
+  }
+  load_checkpoint(engine_, checkpoint);
+  loader_.seek({state_.data.epoch, state_.data.position, state_.data.samples_seen, state_.data.tokens_seen});
+  saved_at_ = state_.step;
+}
+
+double Trainer::epoch_position() const {
+  const Cursor& cursor = loader_.cursor();
+  const double rows = static_cast<double>(options_.steps_per_epoch * loader_.options().rows_per_step());
+  return static_cast<double>(cursor.epoch) +
+         (rows > 0 ? std::min(1.0, static_cast<double>(cursor.next_row) / rows) : 0.0);
+}
+
+StepReport Trainer::train_step() {
+  const Stopwatch watch;
+  std::optional<Step> step = loader_.next_step();
+  check(step.has_value(), "the data ended before the run");
+  LossTotals totals;
+  double mean_of_means = 0;
+  const auto micro_batches = static_cast<double>(loader_.options().micro_batches_per_step());
+  for (const Batch& batch : step->batches) {
+    // The gradient of the mean over the whole global batch's targets, however it is cut; or of the mean of micro-batch
+    // means.
+    const auto targets =
+        static_cast<double>(options_.micro_batch_average ? std::max<std::int64_t>(batch.target_count, 1)
+                                                         : std::max<std::int64_t>(step->target_count, 1));
+    const double scale = options_.micro_batch_average ? 1.0 / (targets * micro_batches) : 1.0 / targets;
+    const LossTotals part = engine_.micro_step(view(batch), scale);
+    totals += part;
+    mean_of_means += part.mean() / micro_batches;
+  }
+  StepReport report;
+  report.learning_rate = schedule_.at(state_.schedule_step);
+  const UpdateResult update = engine_.update(report.learning_rate, state_.adam_step + 1);
+  ++state_.step;
+  if (update.skipped) {
+    ++state_.skipped_steps;
+  } else {
+    ++state_.adam_step;
+    ++state_.schedule_step;
+  }
+  epoch_ended_ = step->after.epoch > step->epoch;
+  state_.data.epoch = step->after.epoch;
+  state_.data.position = step->after.next_row;
+  state_.data.samples_seen = step->after.samples_seen;
+  state_.data.tokens_seen = step->after.tokens_seen;
+  report.step = state_.step;
+  report.max_steps = options_.max_steps;
+  report.epoch = epoch_position();
+  report.loss = options_.micro_batch_average ? mean_of_means : totals.mean();
+  report.accuracy = totals.targets > 0 ? totals.correct / totals.targets : 0;
+  report.gradient_norm = update.gradient_norm;
+  report.skipped = update.skipped;
+  report.tokens = step->token_count;
+  report.tokens_seen = step->after.tokens_seen;
+  report.seconds = watch.seconds();
+  return report;
+}
+
+void Trainer::check_numbers(const StepReport& report) {
+  if (!report.skipped) {
+    skipped_in_a_row_ = 0;
+    return;
+  }
+  ++skipped_in_a_row_;
+  log_warning("step {}: a gradient is not finite (loss {}); the weights stay as they were", report.step, report.loss);
+  if (skipped_in_a_row_ < kMostSkippedInARow) return;
+  throw numerics_error(fmt::format("{} steps in a row had gradients that are not finite; the last loss was {}",
+                                   skipped_in_a_row_, report.loss))
+      .at(fmt::format("step {}", report.step))
+      .mend("lower the learning rate, warm up longer, train in f32 or bf16, or look at the data of these steps");
+}
+
+EvaluationReport Trainer::evaluate() {
+  check(evaluation_ != nullptr, "no evaluation data");
+  const Stopwatch watch;
+  evaluation_->seek({});
+  LossTotals totals;
+  while (std::optional<Step> step = evaluation_->next_step()) {
+    for (const Batch& batch : step->batches) totals += engine_.evaluate(view(batch));
+  }
+  EvaluationReport report;
+  report.step = state_.step;
+  report.epoch = epoch_position();
+  report.loss = totals.mean();
+  report.accuracy = totals.targets > 0 ? totals.correct / totals.targets : 0;
+  report.targets = static_cast<std::int64_t>(totals.targets);
+  report.seconds = watch.seconds();
+  return report;
+}
+
+void Trainer::evaluate_now() {
+  EvaluationReport report = evaluate();
+  const double value = options_.best_metric == "eval_accuracy" ? report.accuracy : report.loss;
+  const double sign = options_.greater_is_better ? 1.0 : -1.0;
+  report.best = !state_.best || sign * (value - state_.best->value) > 0;
+  const bool progress = !state_.best || sign * (value - state_.best->value) > options_.early_stopping_threshold;
+  evaluations_without_progress_ = progress ? 0 : evaluations_without_progress_ + 1;
+  state_.counters["evaluations_without_progress"] = evaluations_without_progress_;
+  if (report.best) state_.best = BestMetric{options_.best_metric, value, state_.step};
+  observer_.on_evaluation(report);
+}
+
+bool Trainer::should_stop_early() const {
+  return options_.early_stopping_patience > 0 && evaluations_without_progress_ >= options_.early_stopping_patience;
+}
+
+void Trainer::save_now() {
+  if (saved_at_ == state_.step) return;
+  const Stopwatch watch;
+  const CheckpointContent content{engine_,
+                                  source_,
+                                  weights_,
+                                  options_.carry_from,
+                                  state_,
+                                  observer_.trainer_state(state_.step, epoch_position()),
+                                  options_.save_only_model};
+  const std::filesystem::path folder = save_checkpoint(store_, state_.step, content);
+  saved_at_ = state_.step;
+  std::optional<std::int64_t> best;
+  if (options_.keep_best && state_.best) best = state_.best->step;
+  store_.prune(options_.save_total_limit, best);
+  observer_.on_checkpoint(state_.step, folder, watch.seconds());
+}
+
+std::optional<std::filesystem::path> Trainer::best_checkpoint() const {
+  if (!state_.best) return std::nullopt;
+  const std::filesystem::path folder = store_.output_dir() / fmt::format("checkpoint-{}", state_.best->step);
+  if (!std::filesystem::is_directory(folder)) return std::nullopt;
+  return folder;
+}
+
+int Trainer::run() {
+  const StopSignals signals;
+  if (const auto known = state_.counters.find("evaluations_without_progress"); known != state_.counters.end()) {
+    evaluations_without_progress_ = known->second;
+  }
+  if (options_.eval_first && evaluation_ != nullptr && state_.step == 0) evaluate_now();
+  while (state_.step < options_.max_steps) {
+    const StepReport report = train_step();
+    observer_.on_step(report);
+    check_numbers(report);
+    const bool last = state_.step == options_.max_steps;
+    const auto due = [&](std::int64_t every, bool each_epoch) {
+      return (every > 0 && state_.step % every == 0) || (each_epoch && (epoch_ended_ || last));
+    };
+    bool new_best = false;
+    if (evaluation_ != nullptr && due(options_.eval_every, options_.eval_each_epoch) &&
+        static_cast<double>(state_.step) >= options_.eval_delay) {
+      evaluate_now();
+      new_best = state_.best && state_.best->step == state_.step;
+    }
+    if (due(options_.save_every, options_.save_each_epoch) || (options_.save_best && new_best)) save_now();
+    if (const int number = StopSignals::received(); number != 0) {
+      log_info("signal {}: saving a checkpoint after step {}", number, state_.step);
+      save_now();
+      return 128 + number;
+    }
+    if (should_stop_early()) {
+      log_info("early stop after step {}: {} evaluations without progress (best {} = {:.4f} at step {})", state_.step,
+               evaluations_without_progress_, state_.best->name, state_.best->value, state_.best->step);
+      break;
+    }
+  }
+  return 0;
+}
+
+}  // namespace convoy

@@ -1,0 +1,118 @@
+// The training loop of one rank: steps, evaluation, checkpoints, and what is told about them.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/loader.h"
+#include "optim/schedule.h"
+#include "train/run_checkpoint.h"
+
+namespace convoy {
+
+// What happened in one optimizer step.
+struct StepReport {
+  std::int64_t step = 0;  // 1-based
+  std::int64_t max_steps = 0;
+  double epoch = 0;          // epochs passed, with the part of the present one
+  double loss = 0;           // mean over the targets of the global batch
+  double accuracy = 0;       // share of targets that were the most likely token
+  double learning_rate = 0;  // the one used
+  double gradient_norm = 0;  // before clipping
+  bool skipped = false;
+  std::int64_t tokens = 0;  // of the global batch, without padding
+  double seconds = 0;       // of the step
+  std::int64_t tokens_seen = 0;
+};
+
+struct EvaluationReport {
+  std::int64_t step = 0;
+  double epoch = 0;
+  double loss = 0;
+  double accuracy = 0;
+  std::int64_t targets = 0;
+  double seconds = 0;
+  bool best = false;  // the best so far
+};
+
+// Hears of the run's events, in the training thread.
+class TrainingObserver {
+ public:
+  virtual ~TrainingObserver() = default;
+  virtual void on_step(const StepReport& /*report*/) {}
+  virtual void on_evaluation(const EvaluationReport& /*report*/) {}
+  virtual void on_checkpoint(std::int64_t /*step*/, const std::filesystem::path& /*folder*/, double /*seconds*/) {}
+  // The text of trainer_state.json for a checkpoint made now.
+  virtual std::string trainer_state(std::int64_t /*step*/, double /*epoch*/) { return {}; }
+};
+
+struct TrainerOptions {
+  std::int64_t max_steps = 0;
+  std::int64_t steps_per_epoch = 0;
+  std::int64_t eval_every = 0;  // steps; 0 = never (but at the end of an epoch where eval_each_epoch)
+  std::int64_t save_every = 0;
+  bool eval_each_epoch = false, save_each_epoch = false, save_best = false, eval_first = false;
+  double eval_delay = 0;
+  bool micro_batch_average = false;  // loss_average: micro_batch
+  bool keep_best = false;            // load_best_model_at_end
+  bool greater_is_better = false;
+  std::string best_metric = "eval_loss";
+  std::int64_t early_stopping_patience = 0;
+  double early_stopping_threshold = 0;
+  std::optional<int> save_total_limit;
+  bool save_only_model = false;
+  std::filesystem::path carry_from;
+};
+
+class Trainer {
+ public:
+  // All must outlive the trainer. `evaluation` may be null.
+  Trainer(Engine& engine, const ModelSource& source, WeightMap weights, Loader& loader, Loader* evaluation,
+          const Schedule& schedule, CheckpointStore& store, TrainerOptions options, TrainingObserver& observer);
+
+  // Continues where a checkpoint stood.
+  void resume(const std::filesystem::path& checkpoint);
+  // Trains to the end. Returns 0, or 128 + the signal number that ended it early after a clean save.
+  int run();
+  // Mean loss over the evaluation data.
+  EvaluationReport evaluate();
+
+  const TrainingState& state() const { return state_; }
+  std::optional<std::filesystem::path> best_checkpoint() const;
+
+ private:
+  StepReport train_step();
+  void check_numbers(const StepReport& report);
+  void evaluate_now();
+  void save_now();
+  bool should_stop_early() const;
+  double epoch_position() const;
+
+  Engine& engine_;
+  const ModelSource& source_;
+  const WeightMap weights_;
+  Loader& loader_;
+  Loader* evaluation_;
+  const Schedule& schedule_;
+  CheckpointStore& store_;
+  const TrainerOptions options_;
+  TrainingObserver& observer_;
+  TrainingState state_;
+  bool epoch_ended_ = false;
+  std::int64_t skipped_in_a_row_ = 0;
+  std::int64_t evaluations_without_progress_ = 0;
+  std::int64_t saved_at_ = -1;
+};
+
+// Signals that ask the run to end: the number of the last one, or 0. Installed for the life of the object.
+class StopSignals {
+ public:
+  StopSignals();
+  ~StopSignals();
+  static int received();
+};
+
+}  // namespace convoy
