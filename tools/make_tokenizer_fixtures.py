@@ -116,7 +116,8 @@ def main():
         out.write(model.getvalue())
     processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     plain = [text for text in TEXTS if "<s>" not in text]
-    write(os.path.join(folder, "cases.json"), [{"text": text, "ids": processor.encode(text)} for text in plain])
+    write(os.path.join(folder, "cases.json"), [
+        {"text": text, "ids": processor.encode(text), "decoded": processor.decode(processor.encode(text))} for text in plain])
 
 
 if __name__ == "__main__":

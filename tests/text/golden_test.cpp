@@ -82,12 +82,9 @@ TEST_P(RecordedTokenizer, EncodesAndDecodesAsRecorded) {
     const auto text = c["text"].get<std::string>();
     const auto ids = c["ids"].get<std::vector<TokenId>>();
     EXPECT_EQ(tokenizer_->encode(text), ids) << text;
-    if (!c.contains("decoded")) {  // SentencePiece's own decoder makes other texts of unknown tokens
-      EXPECT_EQ(tokenizer_->decode(ids, false), text);
-      continue;
-    }
-    EXPECT_EQ(tokenizer_->encode(text, {.add_special_tokens = true}), c["special_ids"].get<std::vector<TokenId>>());
     EXPECT_EQ(tokenizer_->decode(ids, false), c["decoded"].get<std::string>());
+    if (!c.contains("special_ids")) continue;  // SentencePiece knows no templates
+    EXPECT_EQ(tokenizer_->encode(text, {.add_special_tokens = true}), c["special_ids"].get<std::vector<TokenId>>());
     EXPECT_EQ(tokenizer_->decode(ids, true), c["decoded_skip"].get<std::string>());
   }
 }
