@@ -15,17 +15,29 @@ namespace {
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
+#ifdef _OPENMP
   return omp_get_num_procs();
+#else
+  return 1;
+#endif
 }
 
 }  // namespace
 
+#ifdef _OPENMP
 void set_threads(int count) {
   omp_set_num_threads(count > 0 ? count : usable_cores());
 }
 int threads() {
   return omp_get_max_threads();
 }
+#else
+// Without a pool (the fuzzers) everything runs on the calling thread.
+void set_threads(int) {}
+int threads() {
+  return 1;
+}
+#endif
 
 void parallel_for(std::int64_t n, const std::function<void(std::int64_t)>& body) {
   std::exception_ptr failure;
