@@ -47,15 +47,17 @@ void BpeTokenizer::add_tokens() {
     }
     vocab_size_ = std::max<std::int64_t>(vocab_size_, std::int64_t{token.id} + 1);
   }
+  for (const AddedToken& token : parts_.added_tokens) {
+    added_texts_.push_back(token.content);
+    if (!token.normalized) continue;
+    for (const auto& normalizer : parts_.normalizers) normalizer->apply(added_texts_.back());
+  }
   // Where two tokens have one normalized form, special ones come first.
   for (const bool special : {true, false}) {
-    for (const AddedToken& token : parts_.added_tokens) {
-      if (token.special != special) continue;
-      std::string text = token.content;
-      if (token.normalized) {
-        for (const auto& normalizer : parts_.normalizers) normalizer->apply(text);
-      }
-      (token.normalized ? normalized_splitter_ : raw_splitter_).add(token, text);
+    for (std::size_t i = 0; i < added_texts_.size(); ++i) {
+      const AddedToken& token = parts_.added_tokens[i];
+      if (token.special == special)
+        (token.normalized ? normalized_splitter_ : raw_splitter_).add(token, added_texts_[i]);
     }
   }
 }
@@ -114,7 +116,8 @@ void BpeTokenizer::encode_normalized(std::string_view text, bool at_start, std::
   for (const Piece& piece : pieces) model.encode(piece.text, out);
 }
 
-std::string BpeTokenizer::require_token(TokenId id) const {
+std::string BpeTokenizer::text_to_decode(TokenId id) const {
+  if (const auto added = added_by_id_.find(id); added != added_by_id_.end()) return added_texts_[added->second];
   auto token = id_to_token(id);
   if (!token) {
     throw data_error(fmt::format("token id {} is not in the vocabulary (its ids end at {})", id, vocab_size_ - 1))
@@ -127,13 +130,13 @@ std::string BpeTokenizer::decode(const std::vector<TokenId>& ids, bool skip_spec
   std::vector<std::string> tokens;
   tokens.reserve(ids.size());
   for (const TokenId id : ids) {
-    if (!skip_special_tokens || !is_special(id)) tokens.push_back(require_token(id));
+    if (!skip_special_tokens || !is_special(id)) tokens.push_back(text_to_decode(id));
   }
   return to_valid_utf8(parts_.decoder.decode(std::move(tokens)));
 }
 
 std::string BpeTokenizer::token_bytes(TokenId id) const {
-  return parts_.decoder.token_bytes(require_token(id));
+  return parts_.decoder.token_bytes(text_to_decode(id));
 }
 
 std::optional<TokenId> BpeTokenizer::token_to_id(std::string_view token) const {

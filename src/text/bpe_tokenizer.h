@@ -52,9 +52,12 @@ class BpeTokenizer : public Tokenizer {
   void add_tokens();
   void encode_raw(std::string_view text, bool at_start, bool parse_special, std::vector<TokenId>& out) const;
   void encode_normalized(std::string_view text, bool at_start, std::vector<TokenId>& out) const;
-  std::string require_token(TokenId id) const;
+  // What the decoder gets for a token: an added token in the form that it was looked for. Throws if there is no such
+  // id.
+  std::string text_to_decode(TokenId id) const;
 
   BpeTokenizerParts parts_;
+  std::vector<std::string> added_texts_;  // by index in added_tokens: normalized, if the token is
   AddedTokenSplitter raw_splitter_, normalized_splitter_;
   std::unordered_map<TokenId, std::size_t> added_by_id_;
   StringMap<TokenId> added_ids_;

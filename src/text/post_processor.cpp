@@ -83,10 +83,12 @@ PostProcessor read_one(Component& c) {
 PostProcessor PostProcessor::read(const Json& json) {
   PostProcessor out;
   for (Component& component : flatten_components(json, "post_processor", "processors")) {
-    const PostProcessor outer = read_one(component);
+    PostProcessor one = read_one(component);
     component.finish();
-    out.before.insert(out.before.begin(), outer.before.begin(), outer.before.end());
-    out.after.insert(out.after.end(), outer.after.begin(), outer.after.end());
+    if (one.before.empty() && one.after.empty()) continue;
+    // Where a file has two, Hugging Face takes what the first gives for a pair of texts: nobody can mean that.
+    if (!out.before.empty() || !out.after.empty()) component.wrong("follows another one that adds tokens");
+    out = std::move(one);
   }
   return out;
 }

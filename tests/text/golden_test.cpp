@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -66,6 +67,50 @@ TEST_P(GoldenTokenizer, ReadsSpecialTokensOnlyWhenAsked) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GoldenTokenizer, testing::Values("gpt2", "llama3", "qwen2", "qwen2_nfc"));
+
+// Further forms; tools/make_tokenizer_fixtures.py recorded what the reference libraries give.
+class RecordedTokenizer : public testing::TestWithParam<const char*> {
+ protected:
+  const std::filesystem::path folder_ = std::filesystem::path(CONVOY_SOURCE_DIR) / "tests/text/data" / GetParam();
+  const std::unique_ptr<Tokenizer> tokenizer_ = load_tokenizer(folder_);
+  const Json cases_ = read_json(folder_ / "cases.json");
+};
+
+TEST_P(RecordedTokenizer, EncodesAndDecodesAsRecorded) {
+  ASSERT_GE(cases_.size(), 30u);
+  for (const Json& c : cases_) {
+    const auto text = c["text"].get<std::string>();
+    const auto ids = c["ids"].get<std::vector<TokenId>>();
+    EXPECT_EQ(tokenizer_->encode(text), ids) << text;
+    EXPECT_EQ(tokenizer_->decode(ids, false), c["decoded"].get<std::string>());
+    if (!c.contains("special_ids")) continue;  // SentencePiece knows no templates
+    EXPECT_EQ(tokenizer_->encode(text, {.add_special_tokens = true}), c["special_ids"].get<std::vector<TokenId>>());
+    EXPECT_EQ(tokenizer_->decode(ids, true), c["decoded_skip"].get<std::string>());
+  }
+}
+
+TEST_P(RecordedTokenizer, StreamsWhatDecodeGives) {
+  std::vector<TokenId> all;
+  for (const Json& c : cases_) {
+    for (const TokenId id : c["ids"].get<std::vector<TokenId>>()) all.push_back(id);
+  }
+  for (std::size_t start = 0; start < all.size(); start += 17) {
+    const std::vector<TokenId> ids(all.begin() + static_cast<std::ptrdiff_t>(start),
+                                   all.begin() + static_cast<std::ptrdiff_t>(std::min(all.size(), start + 40)));
+    for (const bool skip : {false, true}) {
+      StreamingDecoder stream(*tokenizer_, skip);
+      std::string text;
+      for (const TokenId id : ids) text += stream.push(id);
+      text += stream.finish();
+      EXPECT_EQ(text, tokenizer_->decode(ids, skip));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, RecordedTokenizer,
+                         testing::Values("bert_suffix", "byte_fallback", "byte_level_prefix_space",
+                                         "digits_punctuation", "merged_with_previous", "metaspace_first",
+                                         "sentencepiece", "split_sequence", "whitespace_prefix"));
 
 }  // namespace
 }  // namespace convoy
