@@ -76,7 +76,7 @@ int generate(const Arguments& arguments) {
       ids.push_back(*start);
     }
   } else {
-    ids = generation_prompt(*tokenizer, parse_chat_format(arguments.chat), {{"user", arguments.prompt}});
+    ids = ChatEncoder(parse_chat_format(arguments.chat), *tokenizer).prompt({{"user", arguments.prompt}});
   }
   CpuDevice device;
   Generator generator(device, *model, dtype, longest(arguments, *model, ids.size()));

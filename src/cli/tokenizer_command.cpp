@@ -57,6 +57,14 @@ int tokenizer_command(const Words& words) {
 
 namespace {
 
+// Everything that a sample says.
+std::string all_text(const Sample& sample) {
+  if (sample.kind == Sample::Kind::kText) return sample.text;
+  std::string text = sample.prompt + sample.completion;
+  for (const ChatMessage& message : sample.messages) text += message.content + "\n";
+  return text;
+}
+
 void train(const Arguments& arguments) {
   set_threads(arguments.threads);
   BpeTrainerOptions options;
@@ -73,8 +81,19 @@ void train(const Arguments& arguments) {
       fmt::print(stderr, "\r{} {}        ", counting ? "read MB:" : "tokens:", counting ? p.done / 1000000 : p.done);
     };
   }
-  const TextSource source = text_source(arguments.files, arguments.format, arguments.text_field);
-  const TrainedBpe trained = train_bpe(source, options);
+  SourceOptions sources;
+  sources.paths = arguments.files;
+  sources.format = parse_source_format(arguments.format);
+  sources.fields.text = arguments.text_field;
+  DataReport report;
+  SampleReader reader(sources, report);
+  const TextSource next_text = [&](std::string& text) {
+    Sample sample;
+    if (!reader.next(sample)) return false;
+    text = all_text(sample);
+    return true;
+  };
+  const TrainedBpe trained = train_bpe(next_text, options);
   if (options.progress) fmt::print(stderr, "\n");
   write_tokenizer(trained, options, arguments.output);
   fmt::print("{}: {} tokens, {} merges, {} special tokens\n", arguments.output,
