@@ -33,6 +33,14 @@ void DataReport::skip(const std::string& kind, const std::string& where, const s
   if (examples.size() < kMaxExamples) examples.push_back({where, reason});
 }
 
+void DataReport::merge(const DataReport& other) {
+  for (const auto& [name, field] : kCounts) this->*field += other.*field;
+  for (const auto& [kind, count] : other.skipped) skipped[kind] += count;
+  for (const Skipped& example : other.examples) {
+    if (examples.size() < kMaxExamples) examples.push_back(example);
+  }
+}
+
 std::int64_t DataReport::total_skipped() const {
   std::int64_t total = 0;
   for (const auto& [kind, count] : skipped) total += count;

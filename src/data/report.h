@@ -39,6 +39,8 @@ struct DataReport {
   double fill_ratio = 0;        // row_tokens / (rows · row length); 0 before planning
 
   void skip(const std::string& kind, const std::string& where, const std::string& reason);
+  // Adds the counts and examples of another report.
+  void merge(const DataReport& other);
   std::int64_t total_skipped() const;
   // One paragraph for the log of a run.
   std::string text() const;
