@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "data/input.h"
 
 namespace convoy {
 namespace {
@@ -26,11 +27,18 @@ constexpr std::array<std::pair<const char*, std::int64_t DataReport::*>, 12> kCo
     {"row_tokens", &DataReport::row_tokens},
 }};
 
+// Names of files may hold any bytes, but the report is kept as JSON.
+std::string printable(std::string text) {
+  for (std::size_t bad = find_invalid_utf8(text); bad != std::string::npos; bad = find_invalid_utf8(text))
+    text[bad] = '?';
+  return text;
+}
+
 }  // namespace
 
 void DataReport::skip(const std::string& kind, const std::string& where, const std::string& reason) {
   ++skipped[kind];
-  if (examples.size() < kMaxExamples) examples.push_back({where, reason});
+  if (examples.size() < kMaxExamples) examples.push_back({printable(where), printable(reason)});
 }
 
 void DataReport::merge(const DataReport& other) {

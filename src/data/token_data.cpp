@@ -40,7 +40,7 @@ std::uint64_t checksum_of(const Footer& footer) {
   return hash64(std::as_bytes(std::span(&footer, 1)).first(offsetof(Footer, own_checksum)));
 }
 
-// A table of `count` values at `at`; an empty optional-like span is never valid here, so failures throw.
+// A table of `count` values at `at`.
 template <typename T>
 std::span<const T> view(std::span<const std::byte> bytes, std::uint64_t at, std::uint64_t count) {
   if (at > bytes.size() || at % alignof(T) != 0 || count > (bytes.size() - at) / sizeof(T))
