@@ -1,0 +1,33 @@
+// Readers of single formats, and how a flat record becomes a sample. Internal to data/.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/source.h"
+
+namespace convoy {
+
+std::unique_ptr<RecordReader> json_lines_reader(std::unique_ptr<ByteStream> stream, const std::string& name,
+                                                const SourceOptions& options);
+std::unique_ptr<RecordReader> json_array_reader(std::unique_ptr<ByteStream> stream, const std::string& name,
+                                                const SourceOptions& options);
+std::unique_ptr<RecordReader> delimited_reader(std::unique_ptr<ByteStream> stream, const std::string& name,
+                                               char delimiter, const SourceOptions& options);
+std::unique_ptr<RecordReader> text_reader(std::unique_ptr<ByteStream> stream, const std::string& name,
+                                          const SourceOptions& options);
+
+// The kind of a record that has these fields. Throws a data error that lists them when none fits.
+SampleKind kind_of(const std::vector<std::string>& present, const SourceOptions& options);
+
+// instruction/input/output: one exchange, both as messages and as prompt and completion.
+void set_instruction(Sample& sample, std::string_view system, std::string_view instruction, std::string_view input,
+                     std::string_view output);
+
+// A data error with line and byte where `text` is not valid UTF-8. `what` names the record.
+void require_utf8(std::string_view text, const std::string& where);
+
+}  // namespace convoy
