@@ -1,0 +1,105 @@
+#include "config/resolve.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/files.h"
+
+namespace convoy {
+namespace {
+
+std::int64_t share(std::int64_t total, double part) {
+  return static_cast<std::int64_t>(std::ceil(static_cast<double>(total) * part));
+}
+
+}  // namespace
+
+std::int64_t global_batch_size(const RunConfig& config, std::int64_t world_size) {
+  return config.per_device_train_batch_size * config.gradient_accumulation_steps * world_size;
+}
+
+std::int64_t steps_per_epoch(const RunConfig& config, std::int64_t micro_batches) {
+  const std::int64_t per_step = config.gradient_accumulation_steps;
+  return micro_batches / per_step + (micro_batches % per_step > 0 ? 1 : 0);
+}
+
+std::int64_t total_steps(const RunConfig& config, std::int64_t per_epoch) {
+  if (config.max_steps > 0) return config.max_steps;
+  return share(per_epoch, config.num_train_epochs);
+}
+
+std::int64_t warmup_steps(const RunConfig& config, std::int64_t total) {
+  if (config.warmup_steps >= 1) return static_cast<std::int64_t>(config.warmup_steps);
+  return share(total, config.warmup_steps > 0 ? config.warmup_steps : config.warmup_ratio);
+}
+
+std::int64_t interval_steps(double value, std::int64_t total) {
+  if (value >= 1) return static_cast<std::int64_t>(value);
+  return std::max<std::int64_t>(1, share(total, value));
+}
+
+std::int64_t eval_interval(const RunConfig& config, std::int64_t total) {
+  return interval_steps(config.eval_steps.value_or(config.logging_steps), total);
+}
+
+DType resolve_dtype(const RunConfig& config, std::optional<DType> stored) {
+  if (config.dtype) return *config.dtype;
+  if (config.from_scratch || !stored) return DType::kF32;
+  if (*stored == DType::kF32 || *stored == DType::kBF16) return *stored;
+  throw usage_error(fmt::format("the weights are stored as {}, which training does not compute in", name_of(*stored)))
+      .at("dtype")
+      .mend("choose dtype: bf16 or dtype: f32");
+}
+
+BestMetric best_metric(const RunConfig& config) {
+  BestMetric metric;
+  metric.name = config.metric_for_best_model.value_or("loss");
+  const bool is_loss = metric.name.size() >= 4 && metric.name.compare(metric.name.size() - 4, 4, "loss") == 0;
+  metric.greater_is_better = config.greater_is_better.value_or(!is_loss);
+  if (metric.name.rfind("eval_", 0) != 0) metric.name = "eval_" + metric.name;
+  return metric;
+}
+
+std::int64_t validation_count(const RunConfig& config, std::int64_t samples) {
+  const double split = config.validation_split;
+  if (split == 0) return 0;
+  const auto count = split < 1 ? std::max<std::int64_t>(1, std::llround(split * static_cast<double>(samples)))
+                               : static_cast<std::int64_t>(split);
+  if (count < samples) return count;
+  throw usage_error(fmt::format("`validation_split` sets {} samples aside, and there are {}", count, samples))
+      .at(config.source_of("validation_split"))
+      .mend("set fewer aside, or give validation_files");
+}
+
+std::vector<std::filesystem::path> resolve_files(const RunConfig& config, const std::string& key) {
+  check(key == "train_files" || key == "validation_files", "resolve_files knows two keys");
+  std::vector<std::filesystem::path> files;
+  for (const std::string& pattern : key == "train_files" ? config.train_files : config.validation_files) {
+    const auto found = expand_glob(pattern);
+    if (found.empty())
+      throw usage_error(fmt::format("`{}`: no file matches '{}'", key, pattern))
+          .at(config.source_of(key))
+          .mend("check the path; it is relative to the folder that the command runs in");
+    for (const auto& file : found) {
+      if (std::find(files.begin(), files.end(), file) == files.end()) files.push_back(file);
+    }
+  }
+  return files;
+}
+
+void require_training_inputs(const RunConfig& config) {
+  if (!config.model && !config.from_scratch)
+    throw usage_error("no model is given").mend("give `model` (a folder), or `from_scratch` and `model_config`");
+  if (config.from_scratch && !config.model && !config.model_config)
+    throw usage_error("`from_scratch` needs the model's shape")
+        .at(config.source_of("from_scratch"))
+        .mend("give `model_config` (a config.json or a map), or `model` (a folder with one)");
+  if (!config.model && !config.tokenizer)
+    throw usage_error("no tokenizer is given").mend("give `tokenizer` (a folder or file), or `model` (a folder)");
+  if (config.train_files.empty()) throw usage_error("no training data is given").mend("give `train_files`");
+}
+
+}  // namespace convoy

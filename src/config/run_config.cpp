@@ -1,0 +1,199 @@
+#include "config/run_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/suggest.h"
+#include "config/given.h"
+#include "config/value.h"
+
+namespace convoy {
+namespace {
+
+void give(RunConfig& config, const std::string& key, const Value& value, const std::string& source) {
+  const Key* known = find_key(key);
+  check(known != nullptr && known->set != nullptr, "a derived key is unknown");
+  known->set(config, value);
+  config.sources[key] = source;
+}
+
+// The later of two flags for one key counts.
+std::vector<Given> merge(std::vector<Given> file, std::vector<Given> flags, std::vector<std::string>& notes) {
+  std::vector<Given> merged;
+  for (Given& flag : flags) {
+    const auto same = [&](const Given& given) { return given.key == flag.key; };
+    const auto earlier = std::find_if(merged.begin(), merged.end(), same);
+    if (earlier == merged.end()) {
+      merged.push_back(std::move(flag));
+      continue;
+    }
+    notes.push_back(fmt::format("`{}` is given twice on the command line; the last one counts", flag.key->name));
+    *earlier = std::move(flag);
+  }
+  const std::size_t flag_count = merged.size();
+  for (Given& given : file) {
+    const auto overridden = std::find_if(merged.begin(), merged.begin() + static_cast<std::ptrdiff_t>(flag_count),
+                                         [&](const Given& flag) { return flag.key == given.key; });
+    if (overridden == merged.begin() + static_cast<std::ptrdiff_t>(flag_count)) merged.push_back(std::move(given));
+  }
+  return merged;
+}
+
+// Keys without effect, listed once per reason.
+class EffectNotes {
+ public:
+  void add(const Given& given) {
+    const std::string text = fmt::format("`{}` ({})", given.written, given.where);
+    for (auto& [reason, keys] : groups_) {
+      if (reason == given.key->help) {
+        keys += ", " + text;
+        return;
+      }
+    }
+    groups_.emplace_back(given.key->help, text);
+  }
+  void append_to(std::vector<std::string>& notes) const {
+    for (const auto& [reason, keys] : groups_) notes.push_back(fmt::format("no effect: {}: {}", keys, reason));
+  }
+
+ private:
+  std::vector<std::pair<std::string, std::string>> groups_;
+};
+
+void note_old_name(const Given& given, std::vector<std::string>& notes) {
+  for (const Key::Alias& alias : given.key->aliases) {
+    if (alias.outdated && alias.name == given.written)
+      notes.push_back(fmt::format("`{}` ({}) is an old name of `{}`", given.written, given.where, given.key->name));
+  }
+}
+
+void refuse(const Given& given) {
+  if (is_off(given.node)) return;
+  throw usage_error(fmt::format("`{}` is not supported", given.written)).at(given.where).mend(given.key->help);
+}
+
+// none, all and the reporters' names become what is built in.
+void resolve_reporters(RunConfig& config) {
+  static const std::vector<std::string> known = {"tensorboard", "all", "none"};
+  static const std::vector<std::string> elsewhere = {"azure_ml", "clearml", "codecarbon", "comet_ml", "dagshub",
+                                                     "dvclive",  "flyte",   "mlflow",     "neptune",  "swanlab",
+                                                     "trackio",  "wandb",   "csv"};
+  bool tensorboard = false;
+  for (const std::string& name : config.report_to) {
+    const std::string word = lower(name);
+    if (word == "tensorboard" || word == "all") {
+      tensorboard = true;
+    } else if (std::find(elsewhere.begin(), elsewhere.end(), word) != elsewhere.end()) {
+      config.notes.push_back(
+          fmt::format("no effect: `report_to` ({}): {} is not built in; log_file has every log as JSON",
+                      config.source_of("report_to"), word));
+    } else if (word != "none" && word != "no" && word != "false") {
+      throw usage_error(
+          fmt::format("`report_to` must be one of tensorboard, all, none, not '{}'{}", name, did_you_mean(word, known)))
+          .at(config.source_of("report_to"));
+    }
+  }
+  config.report_to.clear();
+  if (tensorboard) config.report_to.emplace_back("tensorboard");
+}
+
+Error contradiction(const RunConfig& config, const std::string& key, const std::string& other,
+                    const std::string& what) {
+  return usage_error(what)
+      .at(fmt::format("{}, {}", config.source_of(key), config.source_of(other)))
+      .mend("keep one of them");
+}
+
+void resolve_precision(RunConfig& config) {
+  const bool bf16 = config.bf16.value_or(false);
+  if (bf16 && config.fp16.value_or(false))
+    throw contradiction(config, "bf16", "fp16", "at most one of fp16 and bf16 can be true, but not both");
+  if (config.fp16.value_or(false))
+    throw usage_error("`fp16: true` is not supported: float16 needs loss scaling, which is not there yet")
+        .at(config.source_of("fp16"))
+        .mend("use bf16: true");
+  if (bf16 && config.dtype && *config.dtype != DType::kBF16)
+    throw contradiction(config, "bf16", "dtype", "`bf16: true` and `dtype: f32` contradict each other");
+  if (config.bf16 && !bf16 && config.dtype == DType::kBF16)
+    throw contradiction(config, "bf16", "dtype", "`bf16: false` and `dtype: bf16` contradict each other");
+  if (bf16 && !config.dtype)
+    give(config, "dtype", static_cast<std::int64_t>(DType::kBF16), "bf16, " + config.source_of("bf16"));
+}
+
+void resolve_recompute(RunConfig& config) {
+  if (!config.gradient_checkpointing) return;
+  const bool given = config.sources.count("recompute") > 0;
+  const bool on = *config.gradient_checkpointing;
+  if (given && on != (config.recompute != RecomputeMode::kNone))
+    throw contradiction(config, "gradient_checkpointing", "recompute",
+                        fmt::format("`gradient_checkpointing: {}` and `recompute: {}` contradict each other", on,
+                                    on                                         ? "none"
+                                    : config.recompute == RecomputeMode::kFull ? "full"
+                                                                               : "selective"));
+  if (on && !given)
+    give(config, "recompute", static_cast<std::int64_t>(RecomputeMode::kFull),
+         "gradient_checkpointing, " + config.source_of("gradient_checkpointing"));
+}
+
+RunConfig build(std::vector<Given> file, std::vector<Given> flags) {
+  RunConfig config;
+  EffectNotes effects;
+  for (const Given& given : merge(std::move(file), std::move(flags), config.notes)) {
+    if (given.key->effect == Key::Effect::kRefused) {
+      refuse(given);
+      continue;
+    }
+    const Value value = convert_value(given);
+    note_old_name(given, config.notes);
+    if (given.key->effect == Key::Effect::kNone) {
+      if (!is_off(given.node)) effects.add(given);
+    } else {
+      given.key->set(config, value);
+      config.sources[given.key->name] = given.where;
+    }
+  }
+  effects.append_to(config.notes);
+  resolve_reporters(config);
+  resolve_precision(config);
+  resolve_recompute(config);
+  check_run_config(config);
+  for (std::string& note : inactive_keys(config)) config.notes.push_back(std::move(note));
+  return config;
+}
+
+std::vector<Given> read_text(const std::string& text, const std::string& name) {
+  const bool json = name.size() >= 5 && lower(name.substr(name.size() - 5)) == ".json";
+  return given_by_file(json ? parse_json_tree(text, name) : parse_yaml(text, name), name);
+}
+
+std::vector<Given> read_run_file(const std::string& path) {
+  std::error_code failure;
+  if (!std::filesystem::exists(path, failure))
+    throw usage_error(fmt::format("there is no run file '{}'", path))
+        .at("command line")
+        .mend("give a YAML or JSON file, and flags as `--key value`");
+  return read_text(read_file(path), path);
+}
+
+}  // namespace
+
+std::string RunConfig::source_of(const std::string& key) const {
+  const auto found = sources.find(key);
+  return found == sources.end() ? "default" : found->second;
+}
+
+RunConfig parse_run_config(const std::vector<std::string>& args) {
+  CommandLine line = parse_flags(args);
+  std::vector<Given> file;
+  if (!line.run_file.empty()) file = read_run_file(line.run_file);
+  return build(std::move(file), std::move(line.flags));
+}
+
+RunConfig parse_run_text(const std::string& text, const std::string& name) {
+  return build(read_text(text, name), {});
+}
+
+}  // namespace convoy

@@ -1,0 +1,151 @@
+// A training run's settings: one YAML or JSON run file, every key also a command-line flag. Keys carry the names of
+// Hugging Face's TrainingArguments where those have one. See docs/configuration.md, which is made from the same table.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+
+namespace convoy {
+
+enum class Interval : std::uint8_t { kNo, kSteps, kEpoch, kBest };  // kBest: saving only
+enum class OptimizerName : std::uint8_t { kAdamW, kAdam, kSgd, kLion, kAdagrad };
+enum class DataFormat : std::uint8_t { kAuto, kJsonl, kText, kCsv, kTsv };
+enum class TextMode : std::uint8_t { kFile, kParagraph, kLine };
+enum class ChatFormat : std::uint8_t { kAuto, kGlm4, kChatMl, kQwen25, kLlama3, kNone };
+enum class PackingMode : std::uint8_t { kPack, kPad, kConcat };
+enum class TooLong : std::uint8_t { kSplit, kTruncate };
+enum class RecomputeMode : std::uint8_t { kNone, kSelective, kFull };
+enum class LossAverage : std::uint8_t { kToken, kMicroBatch };
+enum class SampleOrder : std::uint8_t { kRandom, kSequential };
+enum class Verbosity : std::uint8_t { kDebug, kInfo, kWarning, kError };
+
+struct RunConfig {
+  // Model
+  std::optional<std::string> model;
+  bool from_scratch = false;
+  std::optional<std::string> model_config;  // a path, or the JSON text of an inline map (it starts with '{')
+  std::optional<std::string> tokenizer;
+  std::optional<DType> dtype;  // f32 or bf16; see resolve_dtype
+  std::optional<double> rope_theta;
+  bool train_pad_row = false;
+
+  // Data
+  std::vector<std::string> train_files, validation_files;
+  DataFormat data_format = DataFormat::kAuto;
+  TextMode text_mode = TextMode::kFile;
+  std::string text_field = "text";
+  ChatFormat chat_format = ChatFormat::kAuto;
+  double validation_split = 0;
+  std::optional<std::int64_t> seq_length;
+  PackingMode packing = PackingMode::kPack;
+  TooLong too_long = TooLong::kSplit;
+  bool skip_bad_samples = false;
+  SampleOrder train_sampling_strategy = SampleOrder::kRandom;
+  bool dataloader_drop_last = false;
+  std::optional<std::string> cache_dir;
+
+  // Batches and steps
+  std::int64_t per_device_train_batch_size = 8, per_device_eval_batch_size = 8;
+  std::int64_t gradient_accumulation_steps = 1;
+  double num_train_epochs = 3;
+  std::int64_t max_steps = -1;
+  std::int64_t seed = 42;
+  std::optional<std::int64_t> data_seed;
+  LossAverage loss_average = LossAverage::kToken;
+  double label_smoothing_factor = 0;
+  double z_loss = 0;
+
+  // Optimizer and schedule
+  OptimizerName optim = OptimizerName::kAdamW;
+  double learning_rate = 5e-5;
+  double weight_decay = 0;
+  bool decay_bias_norm = false;
+  double adam_beta1 = 0.9, adam_beta2 = 0.999, adam_epsilon = 1e-8;
+  double momentum = 0, dampening = 0;
+  bool nesterov = false;
+  double max_grad_norm = 1;  // 0 = off
+  std::string lr_scheduler_type = "linear";
+  std::string lr_scheduler_kwargs = "{}";  // JSON text of a map
+  double warmup_ratio = 0;
+  double warmup_steps = 0;
+
+  // Precision, memory, machine
+  std::optional<bool> bf16, fp16;
+  RecomputeMode recompute = RecomputeMode::kNone;
+  std::optional<bool> gradient_checkpointing;
+  std::int64_t loss_chunk_rows = 512;
+  std::int64_t threads = 0;       // 0 = every core
+  std::int64_t memory_limit = 0;  // bytes; 0 = what the machine has
+  bool deterministic = true;
+  std::string device = "cpu";
+
+  // Evaluation
+  Interval eval_strategy = Interval::kNo;
+  std::optional<double> eval_steps;
+  double eval_delay = 0;
+  bool eval_on_start = false;
+  bool load_best_model_at_end = false;
+  std::optional<std::string> metric_for_best_model;
+  std::optional<bool> greater_is_better;
+  std::int64_t early_stopping_patience = 0;  // 0 = off
+  double early_stopping_threshold = 0;
+
+  // Checkpoints
+  std::string output_dir = "trainer_output";
+  bool overwrite_output_dir = false;
+  Interval save_strategy = Interval::kSteps;
+  double save_steps = 500;
+  std::optional<std::int64_t> save_total_limit;
+  bool save_only_model = false;
+  std::optional<std::string> resume_from_checkpoint;  // a checkpoint folder; "true" = the newest in output_dir
+  bool ignore_data_skip = false;
+
+  // Logging
+  Interval logging_strategy = Interval::kSteps;
+  double logging_steps = 500;
+  bool logging_first_step = false;
+  bool logging_nan_inf_filter = true;
+  std::vector<std::string> report_to;  // "tensorboard" or nothing
+  std::optional<std::string> logging_dir;
+  std::optional<std::string> run_name;
+  std::optional<std::string> log_file;
+  std::optional<std::string> plot;
+  Verbosity log_level = Verbosity::kInfo;
+  bool disable_tqdm = false;
+  bool include_num_input_tokens_seen = false;
+  bool print_program = false;
+
+  // Where each value came from: "run.yaml:12" or "--learning_rate"; a key that is not here has its default.
+  std::map<std::string, std::string> sources;
+  // What the reader should know: accepted keys without effect and why, old names, overridden flags.
+  std::vector<std::string> notes;
+
+  bool reports_to_tensorboard() const { return !report_to.empty(); }
+  // "default" or the source.
+  std::string source_of(const std::string& key) const;
+};
+
+// `args`: flags, and at most one run file (the only argument that belongs to no flag). A flag wins over the file.
+// Throws usage errors that name the key, the file and line or the flag, and what would be accepted.
+RunConfig parse_run_config(const std::vector<std::string>& args);
+// Only a file's text; `name` decides between JSON (ends in .json) and YAML.
+RunConfig parse_run_text(const std::string& text, const std::string& name);
+
+// The flags, section by section.
+std::string config_help();
+// Markdown: every key with its type, default and meaning.
+std::string config_reference();
+// Every setting as a YAML run file that reads back to the same settings, with the source of each as a comment.
+std::string print_resolved(const RunConfig& config);
+
+// Checks that need more than one key; parse_run_config has called it.
+void check_run_config(const RunConfig& config);
+// A note for every key that was given and that another setting leaves without effect.
+std::vector<std::string> inactive_keys(const RunConfig& config);
+
+}  // namespace convoy
