@@ -54,8 +54,8 @@ DType resolve_dtype(const RunConfig& config, std::optional<DType> stored) {
       .mend("choose dtype: bf16 or dtype: f32");
 }
 
-BestMetric best_metric(const RunConfig& config) {
-  BestMetric metric;
+WatchedMetric best_metric(const RunConfig& config) {
+  WatchedMetric metric;
   metric.name = config.metric_for_best_model.value_or("loss");
   const bool is_loss = metric.name.size() >= 4 && metric.name.compare(metric.name.size() - 4, 4, "loss") == 0;
   metric.greater_is_better = config.greater_is_better.value_or(!is_loss);

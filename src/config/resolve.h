@@ -29,12 +29,12 @@ std::int64_t eval_interval(const RunConfig& config, std::int64_t total);
 // float16 need a choice: usage error.
 DType resolve_dtype(const RunConfig& config, std::optional<DType> stored);
 
-struct BestMetric {
+struct WatchedMetric {
   std::string name;  // with its "eval_" prefix
   bool greater_is_better = false;
 };
 // The metric that load_best_model_at_end, save_strategy best, early stopping or reduce_lr_on_plateau watch.
-BestMetric best_metric(const RunConfig& config);
+WatchedMetric best_metric(const RunConfig& config);
 
 // How many of `samples` validation_split sets aside: the count, or round(fraction · samples); at least 1 and leaving at
 // least 1, else a usage error. 0 when there is no split.

@@ -127,14 +127,14 @@ void resolve_recompute(RunConfig& config) {
   if (!config.gradient_checkpointing) return;
   const bool given = config.sources.count("recompute") > 0;
   const bool on = *config.gradient_checkpointing;
-  if (given && on != (config.recompute != RecomputeMode::kNone))
+  if (given && on != (config.recompute != RecomputeSetting::kNone))
     throw contradiction(config, "gradient_checkpointing", "recompute",
                         fmt::format("`gradient_checkpointing: {}` and `recompute: {}` contradict each other", on,
                                     on                                         ? "none"
-                                    : config.recompute == RecomputeMode::kFull ? "full"
+                                    : config.recompute == RecomputeSetting::kFull ? "full"
                                                                                : "selective"));
   if (on && !given)
-    give(config, "recompute", static_cast<std::int64_t>(RecomputeMode::kFull),
+    give(config, "recompute", static_cast<std::int64_t>(RecomputeSetting::kFull),
          "gradient_checkpointing, " + config.source_of("gradient_checkpointing"));
 }
 

@@ -16,10 +16,10 @@ enum class Interval : std::uint8_t { kNo, kSteps, kEpoch, kBest };  // kBest: sa
 enum class OptimizerName : std::uint8_t { kAdamW, kAdam, kSgd, kLion, kAdagrad };
 enum class DataFormat : std::uint8_t { kAuto, kJsonl, kText, kCsv, kTsv };
 enum class TextMode : std::uint8_t { kFile, kParagraph, kLine };
-enum class ChatFormat : std::uint8_t { kAuto, kGlm4, kChatMl, kQwen25, kLlama3, kNone };
+enum class ChatSetting : std::uint8_t { kAuto, kGlm4, kChatMl, kQwen25, kLlama3, kNone };
 enum class PackingMode : std::uint8_t { kPack, kPad, kConcat };
 enum class TooLong : std::uint8_t { kSplit, kTruncate };
-enum class RecomputeMode : std::uint8_t { kNone, kSelective, kFull };
+enum class RecomputeSetting : std::uint8_t { kNone, kSelective, kFull };
 enum class LossAverage : std::uint8_t { kToken, kMicroBatch };
 enum class SampleOrder : std::uint8_t { kRandom, kSequential };
 enum class Verbosity : std::uint8_t { kDebug, kInfo, kWarning, kError };
@@ -39,7 +39,7 @@ struct RunConfig {
   DataFormat data_format = DataFormat::kAuto;
   TextMode text_mode = TextMode::kFile;
   std::string text_field = "text";
-  ChatFormat chat_format = ChatFormat::kAuto;
+  ChatSetting chat_format = ChatSetting::kAuto;
   double validation_split = 0;
   std::optional<std::int64_t> seq_length;
   PackingMode packing = PackingMode::kPack;
@@ -76,7 +76,7 @@ struct RunConfig {
 
   // Precision, memory, machine
   std::optional<bool> bf16, fp16;
-  RecomputeMode recompute = RecomputeMode::kNone;
+  RecomputeSetting recompute = RecomputeSetting::kNone;
   std::optional<bool> gradient_checkpointing;
   std::int64_t loss_chunk_rows = 512;
   std::int64_t threads = 0;       // 0 = every core

@@ -15,7 +15,7 @@ namespace convoy {
 // One micro-batch, [rows·seq] each; see batch_input in models/model.h.
 struct BatchView {
   std::span<const std::int32_t> input_ids, targets, positions, seq_start;
-  std::span<const std::int64_t> token_keys;
+  std::span<const std::uint64_t> token_keys;
 };
 
 struct LossTotals {

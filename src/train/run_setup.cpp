@@ -6,35 +6,36 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "config/resolve.h"
 #include "plan/memory_report.h"
 #include "train/weights_io.h"
 
 namespace convoy {
 namespace {
 
-OptimizerKind optimizer_kind(option::OptimizerName name) {
+OptimizerKind optimizer_kind(OptimizerName name) {
   switch (name) {
-    case option::OptimizerName::kAdamW:
+    case OptimizerName::kAdamW:
       return OptimizerKind::kAdamW;
-    case option::OptimizerName::kAdam:
+    case OptimizerName::kAdam:
       return OptimizerKind::kAdam;
-    case option::OptimizerName::kSgd:
+    case OptimizerName::kSgd:
       return OptimizerKind::kSgd;
-    case option::OptimizerName::kLion:
+    case OptimizerName::kLion:
       return OptimizerKind::kLion;
-    case option::OptimizerName::kAdagrad:
+    case OptimizerName::kAdagrad:
       return OptimizerKind::kAdagrad;
   }
   throw internal_error("an optimizer without a kernel");
 }
 
-RecomputeMode recompute_mode(option::RecomputeMode mode) {
+RecomputeMode recompute_mode(RecomputeSetting mode) {
   switch (mode) {
-    case option::RecomputeMode::kNone:
+    case RecomputeSetting::kNone:
       return RecomputeMode::kNone;
-    case option::RecomputeMode::kSelective:
+    case RecomputeSetting::kSelective:
       return RecomputeMode::kSelective;
-    case option::RecomputeMode::kFull:
+    case RecomputeSetting::kFull:
       return RecomputeMode::kFull;
   }
   throw internal_error("an unknown recompute mode");
@@ -55,12 +56,6 @@ std::unique_ptr<Json> read_model_config(const RunConfig& config, std::string& wh
   return std::make_unique<Json>(read_json(path));
 }
 
-DType wanted_dtype(const RunConfig& config, DType stored) {
-  if (config.dtype) return *config.dtype;
-  if (config.bf16.value_or(false)) return DType::kBF16;
-  return stored;
-}
-
 }  // namespace
 
 ModelSource open_model(const RunConfig& config) {
@@ -69,7 +64,7 @@ ModelSource open_model(const RunConfig& config) {
   if (config.from_scratch) {
     source.config = read_model_config(config, source.where);
     source.model = make_model(*source.config, source.where, options);
-    source.dtype = wanted_dtype(config, DType::kF32);
+    source.dtype = resolve_dtype(config, std::nullopt);
     source.stored = source.dtype;
     return source;
   }
@@ -80,7 +75,7 @@ ModelSource open_model(const RunConfig& config) {
   source.where = (source.folder->folder() / "config.json").string();
   source.model = make_model(*source.config, source.where, options);
   source.stored = stored_dtype(match_folder(*source.model, *source.folder));
-  source.dtype = wanted_dtype(config, source.stored);
+  source.dtype = resolve_dtype(config, source.stored);
   return source;
 }
 

@@ -47,62 +47,68 @@ int StopSignals::received() {
   return stop_signal;
 }
 
-Trainer::Trainer(Engine& engine, const ModelSource& source, WeightMap weights, Loader& loader, Loader* evaluation,
-                 const Schedule& schedule, CheckpointStore& store, TrainerOptions options, TrainingObserver& observer)
+Trainer::Trainer(Engine& engine, const ModelSource& source, WeightMap weights, MakeLoader training,
+                 MakeLoader evaluation, const Schedule& schedule, CheckpointStore& store, TrainerOptions options,
+                 TrainingObserver& observer)
     : engine_(engine),
       source_(source),
       weights_(std::move(weights)),
-      loader_(loader),
-      evaluation_(evaluation),
+      training_(std::move(training)),
+      evaluation_(std::move(evaluation)),
       schedule_(schedule),
       store_(store),
       options_(std::move(options)),
       observer_(observer) {
-  state_.global_batch_size = engine.shape().rows * engine.shape().accumulation;
+  state_.convoy_version = options_.version;
+  state_.global_batch_size = options_.rows_per_step;
   state_.seed = engine.shape().seed;
-  state_.data_seed = loader.options().packing.seed;
+  state_.data_seed = options_.data_seed;
 }
 
 void Trainer::resume(const std::filesystem::path& checkpoint) {
   state_ = read_training_state(checkpoint);
-  const std::int64_t batch = engine_.shape().rows * engine_.shape().accumulation;
-  if (state_.global_batch_size != batch) {
+  if (state_.global_batch_size != options_.rows_per_step) {
     throw usage_error(fmt::format("the checkpoint was trained with {} rows per step, this run has {}",
-                                  state_.global_batch_size, batch))
+                                  state_.global_batch_size, options_.rows_per_step))
         .at(checkpoint.string())
         .mend("keep per_device_train_batch_size × gradient_accumulation_steps");
   }
-  if (state_.data_seed != loader_.options().packing.seed) {
-    throw usage_error(fmt::format("the checkpoint's data order has seed {}, this run's {}", state_.data_seed,
-                                  loader_.options().packing.seed))
+  if (state_.data_seed != options_.data_seed) {
+    throw usage_error(
+        fmt::format("the checkpoint's data order has seed {}, this run's {}", state_.data_seed, options_.data_seed))
         .at(checkpoint.string())
         .mend("keep seed and data_seed");
   }
+  if (state_.data.fingerprint != options_.data_fingerprint) {
+    throw usage_error(
+        "the checkpoint was trained on other data, or on the same data with another tokenizer or row settings")
+        .at(checkpoint.string())
+        .mend("resume with the files and settings of the run, or start a new one from its weights with --model");
+  }
   load_checkpoint(engine_, checkpoint);
-  loader_.seek({state_.data.epoch, state_.data.position, state_.data.samples_seen, state_.data.tokens_seen});
+  state_.convoy_version = options_.version;
   saved_at_ = state_.step;
 }
 
 double Trainer::epoch_position() const {
-  const Cursor& cursor = loader_.cursor();
-  const double rows = static_cast<double>(options_.steps_per_epoch * loader_.options().rows_per_step());
-  return static_cast<double>(cursor.epoch) +
-         (rows > 0 ? std::min(1.0, static_cast<double>(cursor.next_row) / rows) : 0.0);
+  const double rows = static_cast<double>(options_.steps_per_epoch * options_.rows_per_step);
+  return static_cast<double>(state_.data.epoch) +
+         (rows > 0 ? std::min(1.0, static_cast<double>(state_.data.position) / rows) : 0.0);
 }
 
 StepReport Trainer::train_step() {
   const Stopwatch watch;
-  std::optional<Step> step = loader_.next_step();
+  std::optional<Step> step = loader_->next();
   check(step.has_value(), "the data ended before the run");
   LossTotals totals;
   double mean_of_means = 0;
-  const auto micro_batches = static_cast<double>(loader_.options().micro_batches_per_step());
-  for (const Batch& batch : step->batches) {
+  const auto micro_batches = static_cast<double>(step->micro_batches.size());
+  for (const Batch& batch : step->micro_batches) {
     // The gradient of the mean over the whole global batch's targets, however it is cut; or of the mean of micro-batch
     // means.
     const auto targets =
         static_cast<double>(options_.micro_batch_average ? std::max<std::int64_t>(batch.target_count, 1)
-                                                         : std::max<std::int64_t>(step->target_count, 1));
+                                                         : std::max<std::int64_t>(step->global_targets, 1));
     const double scale = options_.micro_batch_average ? 1.0 / (targets * micro_batches) : 1.0 / targets;
     const LossTotals part = engine_.micro_step(view(batch), scale);
     totals += part;
@@ -118,11 +124,11 @@ StepReport Trainer::train_step() {
     ++state_.adam_step;
     ++state_.schedule_step;
   }
-  epoch_ended_ = step->after.epoch > step->epoch;
-  state_.data.epoch = step->after.epoch;
-  state_.data.position = step->after.next_row;
-  state_.data.samples_seen = step->after.samples_seen;
-  state_.data.tokens_seen = step->after.tokens_seen;
+  epoch_ended_ = step->ends_epoch;
+  state_.data.epoch = step->next.epoch;
+  state_.data.position = step->next.next_row;
+  state_.data.samples_seen = step->next.seen_samples;
+  state_.data.tokens_seen += step->global_tokens;
   report.step = state_.step;
   report.max_steps = options_.max_steps;
   report.epoch = epoch_position();
@@ -130,8 +136,8 @@ StepReport Trainer::train_step() {
   report.accuracy = totals.targets > 0 ? totals.correct / totals.targets : 0;
   report.gradient_norm = update.gradient_norm;
   report.skipped = update.skipped;
-  report.tokens = step->token_count;
-  report.tokens_seen = step->after.tokens_seen;
+  report.tokens = step->global_tokens;
+  report.tokens_seen = state_.data.tokens_seen;
   report.seconds = watch.seconds();
   return report;
 }
@@ -153,10 +159,10 @@ void Trainer::check_numbers(const StepReport& report) {
 EvaluationReport Trainer::evaluate() {
   check(evaluation_ != nullptr, "no evaluation data");
   const Stopwatch watch;
-  evaluation_->seek({});
+  const std::unique_ptr<Loader> loader = evaluation_({});
   LossTotals totals;
-  while (std::optional<Step> step = evaluation_->next_step()) {
-    for (const Batch& batch : step->batches) totals += engine_.evaluate(view(batch));
+  while (std::optional<Step> step = loader->next()) {
+    for (const Batch& batch : step->micro_batches) totals += engine_.evaluate(view(batch));
   }
   EvaluationReport report;
   report.step = state_.step;
@@ -214,6 +220,8 @@ int Trainer::run() {
   if (const auto known = state_.counters.find("evaluations_without_progress"); known != state_.counters.end()) {
     evaluations_without_progress_ = known->second;
   }
+  state_.data.fingerprint = options_.data_fingerprint;
+  loader_ = training_({state_.data.epoch, state_.data.position, state_.data.samples_seen});
   if (options_.eval_first && evaluation_ != nullptr && state_.step == 0) evaluate_now();
   while (state_.step < options_.max_steps) {
     const StepReport report = train_step();

@@ -62,6 +62,10 @@ struct TrainerOptions {
   std::string best_metric = "eval_loss";
   std::int64_t early_stopping_patience = 0;
   double early_stopping_threshold = 0;
+  std::string version;  // of the program, into the checkpoints
+  std::uint64_t data_seed = 0;
+  std::string data_fingerprint;  // of the tokens and how rows are made of them
+  std::int64_t rows_per_step = 1;
   std::optional<int> save_total_limit;
   bool save_only_model = false;
   std::filesystem::path carry_from;
@@ -69,8 +73,9 @@ struct TrainerOptions {
 
 class Trainer {
  public:
-  // All must outlive the trainer. `evaluation` may be null.
-  Trainer(Engine& engine, const ModelSource& source, WeightMap weights, Loader& loader, Loader* evaluation,
+  using MakeLoader = std::function<std::unique_ptr<Loader>(const Cursor& start)>;
+  // All must outlive the trainer. `evaluation` may be empty; it makes a loader that ends after one epoch.
+  Trainer(Engine& engine, const ModelSource& source, WeightMap weights, MakeLoader training, MakeLoader evaluation,
           const Schedule& schedule, CheckpointStore& store, TrainerOptions options, TrainingObserver& observer);
 
   // Continues where a checkpoint stood.
@@ -94,8 +99,8 @@ class Trainer {
   Engine& engine_;
   const ModelSource& source_;
   const WeightMap weights_;
-  Loader& loader_;
-  Loader* evaluation_;
+  const MakeLoader training_, evaluation_;
+  std::unique_ptr<Loader> loader_;
   const Schedule& schedule_;
   CheckpointStore& store_;
   const TrainerOptions options_;

@@ -21,7 +21,7 @@ std::filesystem::path golden(const std::string& name) {
 
 struct Batch {
   std::vector<std::int32_t> ids, targets, positions, seq_start;
-  std::vector<std::int64_t> keys;
+  std::vector<std::uint64_t> keys;
   std::int64_t rows = 0, seq = 0, target_count = 0;
   BatchView view() const { return {ids, targets, positions, seq_start, keys}; }
 };
@@ -54,7 +54,7 @@ Batch read_batch(const SafetensorsFile& io) {
       batch.target_count += batch.targets.back() >= 0;
       batch.positions.push_back(static_cast<std::int32_t>(t));
       batch.seq_start.push_back(static_cast<std::int32_t>(r * batch.seq));
-      batch.keys.push_back(static_cast<std::int64_t>(i));
+      batch.keys.push_back(i);
     }
   }
   return batch;

@@ -52,7 +52,7 @@ RandomBatch random_batch(std::int64_t rows, std::int64_t seq, std::int64_t vocab
       batch.target_count += has_target;
       batch.positions.push_back(t - start);
       batch.seq_start.push_back(static_cast<std::int32_t>(r * seq) + start);
-      batch.keys.push_back((first_row + r) * 1000003 + t);
+      batch.keys.push_back(static_cast<std::uint64_t>((first_row + r) * 1000003 + t));
     }
   }
   return batch;

@@ -15,7 +15,7 @@ Json tiny_config(const std::string& family);
 
 struct RandomBatch {
   std::vector<std::int32_t> ids, targets, positions, seq_start;
-  std::vector<std::int64_t> keys;
+  std::vector<std::uint64_t> keys;
   std::int64_t target_count = 0;
   BatchView view() const { return {ids, targets, positions, seq_start, keys}; }
 };
