@@ -131,7 +131,7 @@ void read_loss_scale(Fields fields, LossScaleState& state) {
   fields.finish();
 }
 
-void read_plateau(Fields fields, PlateauState& state) {
+void read_plateau(Fields fields, PlateauMemory& state) {
   fields.take("best", state.best);
   fields.take("bad_evaluations", state.bad_evaluations);
   fields.take("cooldown", state.cooldown);

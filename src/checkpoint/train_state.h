@@ -34,12 +34,12 @@ struct LossScaleState {
 };
 
 // ReduceLROnPlateau's memory.
-struct PlateauState {
+struct PlateauMemory {
   std::optional<double> best;
   std::int64_t bad_evaluations = 0;
   std::int64_t cooldown = 0;
   double factor = 1;  // product of the reductions so far
-  friend bool operator==(const PlateauState&, const PlateauState&) = default;
+  friend bool operator==(const PlateauMemory&, const PlateauMemory&) = default;
 };
 
 struct BestMetric {
@@ -63,7 +63,7 @@ struct TrainingState {
   DataCursor data;
   std::map<std::string, std::int64_t> counters;  // of other parts of the run, by their names
   std::optional<LossScaleState> loss_scale;
-  std::optional<PlateauState> plateau;
+  std::optional<PlateauMemory> plateau;
   std::optional<BestMetric> best;
   friend bool operator==(const TrainingState&, const TrainingState&) = default;
 };

@@ -103,7 +103,7 @@ inline Simd<float>::V exp2_vector(Simd<float>::V x) {
   using V = Simd<float>::V;
   const V magic = V{} + 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
   const IntVector tiny = x < V{} - 126.0f;
-  x = select(x < V{} + 127.0f, x, V{} + 127.0f);
+  x = select(x > V{} + 127.0f, V{} + 127.0f, x);  // a NaN passes
   x = select(tiny, V{} - 126.0f, x);
   const V shifted = x + magic;
   const V f = x - (shifted - magic);
