@@ -132,10 +132,10 @@ void read_loss_scale(Fields fields, LossScaleState& state) {
 }
 
 void read_plateau(Fields fields, PlateauMemory& state) {
+  fields.take("learning_rate", state.learning_rate);
   fields.take("best", state.best);
   fields.take("bad_evaluations", state.bad_evaluations);
   fields.take("cooldown", state.cooldown);
-  fields.take("factor", state.factor);
   fields.finish();
 }
 
@@ -175,10 +175,10 @@ Json to_json(const TrainingState& state) {
   }
   json["plateau"] = nullptr;
   if (state.plateau) {
-    json["plateau"] = {{"best", state.plateau->best ? number(*state.plateau->best) : Json(nullptr)},
+    json["plateau"] = {{"learning_rate", number(state.plateau->learning_rate)},
+                       {"best", state.plateau->best ? number(*state.plateau->best) : Json(nullptr)},
                        {"bad_evaluations", state.plateau->bad_evaluations},
-                       {"cooldown", state.plateau->cooldown},
-                       {"factor", number(state.plateau->factor)}};
+                       {"cooldown", state.plateau->cooldown}};
   }
   json["best"] = nullptr;
   if (state.best) {

@@ -35,10 +35,10 @@ struct LossScaleState {
 
 // ReduceLROnPlateau's memory.
 struct PlateauMemory {
+  double learning_rate = 0;
   std::optional<double> best;
   std::int64_t bad_evaluations = 0;
   std::int64_t cooldown = 0;
-  double factor = 1;  // product of the reductions so far
   friend bool operator==(const PlateauMemory&, const PlateauMemory&) = default;
 };
 

@@ -29,7 +29,7 @@ TrainingState full_state() {
   state.data = {3, 512, 76800, 123456789012, "00ff"};
   state.counters = {{"evaluations", 6}, {"early_stopping", 0}};
   state.loss_scale = LossScaleState{65536, 1200, 700, 2};
-  state.plateau = PlateauMemory{1.0 / 3, 4, 1, 0.01};
+  state.plateau = PlateauMemory{0.01, 1.0 / 3, 4, 1};
   state.best = BestMetric{"eval_loss", 0.1 + 0.2, 1000};
   return state;
 }

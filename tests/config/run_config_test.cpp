@@ -54,7 +54,7 @@ report_to: [tensorboard]
   EXPECT_EQ(config.memory_limit, 12LL << 30);
   EXPECT_EQ(config.seq_length, 512);
   EXPECT_EQ(config.packing, PackingMode::kConcat);
-  EXPECT_EQ(config.chat_format, ChatFormat::kQwen25);
+  EXPECT_EQ(config.chat_format, ChatSetting::kQwen25);
   EXPECT_EQ(config.max_grad_norm, 0);
   EXPECT_EQ(config.save_total_limit, 3);
   EXPECT_TRUE(config.reports_to_tensorboard());
@@ -116,7 +116,7 @@ TEST(RunConfig, FlagForms) {
             "out/checkpoint-5");
   EXPECT_EQ(parse_run_config({"--no_resume"}).resume_from_checkpoint, std::nullopt);
   EXPECT_EQ(parse_run_config({"--save_total_limit", "None"}).save_total_limit, std::nullopt);
-  EXPECT_EQ(parse_run_config({"--recompute", "none"}).recompute, RecomputeMode::kNone);
+  EXPECT_EQ(parse_run_config({"--recompute", "none"}).recompute, RecomputeSetting::kNone);
   EXPECT_EQ(parse_run_config({"--eval_strategy", "no"}).eval_strategy, Interval::kNo);
   EXPECT_EQ(parse_run_config({"--output_dir", "null"}).output_dir, "null");
   EXPECT_EQ(parse_run_config({"--from_scratch", "--model_config", "{\"hidden_size\": 64}"}).model_config,
@@ -130,9 +130,9 @@ TEST(RunConfig, LaterFlagCountsAndIsNoted) {
 }
 
 TEST(RunConfig, Synonyms) {
-  EXPECT_EQ(parse_run_text("gradient_checkpointing: true", "r.yaml").recompute, RecomputeMode::kFull);
+  EXPECT_EQ(parse_run_text("gradient_checkpointing: true", "r.yaml").recompute, RecomputeSetting::kFull);
   EXPECT_EQ(parse_run_text("gradient_checkpointing: true\nrecompute: selective", "r.yaml").recompute,
-            RecomputeMode::kSelective);
+            RecomputeSetting::kSelective);
   EXPECT_EQ(parse_run_text("optim: adamw_torch_fused", "r.yaml").optim, OptimizerName::kAdamW);
   EXPECT_EQ(parse_run_text("optim: lion_32bit", "r.yaml").optim, OptimizerName::kLion);
   EXPECT_EQ(parse_run_text("dtype: torch.bfloat16", "r.yaml").dtype, DType::kBF16);
