@@ -45,7 +45,8 @@ function(convoy_test name)
   target_compile_definitions(${name}_test PRIVATE CONVOY_TEST_DATA="${CMAKE_SOURCE_DIR}/tests/golden"
     CONVOY_SOURCE_DIR="${CMAKE_SOURCE_DIR}" CONVOY_BINARY_DIR="${CMAKE_BINARY_DIR}")
   add_test(NAME ${name} COMMAND ${name}_test)
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+  # Passive: threads that wait do not take the cores from other tests.
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT OMP_WAIT_POLICY=passive)
 endfunction()
 
 if(CONVOY_BUILD_FUZZ)
