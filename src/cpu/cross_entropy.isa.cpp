@@ -12,8 +12,10 @@ constexpr R kLog2e = static_cast<R>(1.44269504088896340736);
 template <class R>
 typename Simd<R>::V load_part(const R* p, std::int64_t n, R filler) {
   typename Simd<R>::V v = typename Simd<R>::V{} + filler;
-  for (std::int64_t i = 0; i < n; ++i) v[i] = p[i];
-  return v;
+  alignas(64) R part[Simd<R>::kWidth];
+  Simd<R>::store(part, v);
+  __builtin_memcpy(part, p, static_cast<std::size_t>(n) * sizeof(R));  // a panel may change its type in place
+  return Simd<R>::load(part);
 }
 
 template <class R>
@@ -65,37 +67,30 @@ void sums(const LogitPanel& p, const PanelSums& out) {
 }
 
 // Rows are taken in order and elements front to back, so that a narrower result never overtakes the logits still
-// unread; memcpy keeps the compiler from assuming that the two types lie apart.
+// unread.
 template <class R, class T>
 void gradient_of(const LogitPanel& p, const PanelGradient& g) {
   using S = Simd<R>;
-  using Stored = typename T::Stored;
-  char* to = static_cast<char*>(p.logits);
-  for (std::int64_t r = 0; r < p.rows; ++r, to += p.columns * static_cast<std::int64_t>(sizeof(Stored))) {
-    const char* from = static_cast<const char*>(p.logits) + r * p.columns * static_cast<std::int64_t>(sizeof(R));
-    const std::int64_t target = g.targets[r] - g.first_column;
+  for (std::int64_t r = 0; r < p.rows; ++r) {
+    const R* from = static_cast<const R*>(p.logits) + r * p.columns;
+    auto* to = static_cast<typename T::Stored*>(p.logits) + r * p.columns;
     const R lse = static_cast<R>(g.lse[r]), uniform = static_cast<R>(g.factor * g.uniform);
     const R mass = static_cast<R>(g.factor * (1 + 2 * g.z_loss * g.lse[r]));
-    const R hit = static_cast<R>(g.factor * g.target_weight);
-    for (std::int64_t i = 0; i < p.columns; i += S::kWidth) {
-      const std::int64_t n = p.columns - i < S::kWidth ? p.columns - i : S::kWidth;
-      alignas(64) R x[S::kWidth] = {};
-      Stored y[S::kWidth];
-      if (n == S::kWidth) {
-        __builtin_memcpy(x, from + i * static_cast<std::int64_t>(sizeof(R)), sizeof(x));
-      } else {
-        __builtin_memcpy(x, from + i * static_cast<std::int64_t>(sizeof(R)), static_cast<std::size_t>(n) * sizeof(R));
-      }
-      S::store(x, exp2_vector((S::load(x) - lse) * kLog2e<R>) * mass - uniform);
-      if (target >= i && target < i + n) x[target - i] -= hit;
-      for (int j = 0; j < S::kWidth; ++j) y[j] = T::put(x[j]);
-      char* at = to + i * static_cast<std::int64_t>(sizeof(Stored));
-      if (n == S::kWidth) {
-        __builtin_memcpy(at, y, sizeof(y));
-      } else {
-        __builtin_memcpy(at, y, static_cast<std::size_t>(n) * sizeof(Stored));
-      }
+    const auto gradient_at = [&](typename S::V x) { return exp2_vector((x - lse) * kLog2e<R>) * mass - uniform; };
+    const std::int64_t target = g.targets[r] - g.first_column;
+    const bool here = target >= 0 && target < p.columns;
+    R hit = 0;
+    if (here) hit = gradient_at(load_part(from + target, 1, R{0}))[0] - static_cast<R>(g.factor * g.target_weight);
+    std::int64_t i = 0;
+    for (; i + S::kWidth <= p.columns; i += S::kWidth) store_vector<T>(to + i, gradient_at(S::load(from + i)));
+    if (i < p.columns) {
+      const typename S::V rest = gradient_at(load_part(from + i, p.columns - i, R{0}));
+      alignas(64) typename T::Stored stored[S::kWidth];
+      store_vector<T>(stored, rest);
+      __builtin_memcpy(to + i, stored, static_cast<std::size_t>(p.columns - i) * sizeof(stored[0]));
     }
+    const typename T::Stored value = T::put(hit);
+    if (here) __builtin_memcpy(to + target, &value, sizeof(value));
   }
 }
 void gradient(const LogitPanel& p, const PanelGradient& g) {
