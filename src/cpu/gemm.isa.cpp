@@ -116,17 +116,15 @@ void activate_row(int activation, typename T::Stored* c, std::int64_t n) {
   if constexpr (__is_same(typename T::Real, double)) {
     for (std::int64_t i = 0; i < n; ++i) c[i] = gelu(c[i], activation);
   } else {
-    constexpr int kChunk = Simd<float>::kWidth;
-    alignas(64) float x[kChunk];
-    for (std::int64_t i = 0; i < n; i += kChunk) {
-      const std::int64_t count = n - i < kChunk ? n - i : kChunk;
-      if (count < kChunk)
-        for (float& v : x) v = 0;
-      load_row<T>(c + i, count, x);
-      const V v = Simd<float>::load(x);
-      Simd<float>::store(x, activation == 1 ? gelu_erf(v) : gelu_tanh(v));
-      store_row<T>(x, count, c + i);
-    }
+    constexpr int kW = Simd<float>::kWidth;
+    const auto apply = [&](V v) { return activation == 1 ? gelu_erf(v) : gelu_tanh(v); };
+    std::int64_t i = 0;
+    for (; i + kW <= n; i += kW) store_vector<T>(c + i, apply(load_vector<T>(c + i)));
+    if (i == n) return;
+    alignas(64) float x[kW] = {};
+    load_row<T>(c + i, n - i, x);
+    Simd<float>::store(x, apply(Simd<float>::load(x)));
+    store_row<T>(x, n - i, c + i);
   }
 }
 void activate(int dtype, int activation, void* c, std::int64_t ld, std::int64_t rows, std::int64_t n, void* pre) {

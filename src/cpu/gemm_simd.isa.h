@@ -205,28 +205,75 @@ struct StoreF16 {
 #endif
 };
 
+typedef std::uint32_t BitVector __attribute__((vector_size(kVectorBytes)));
+typedef std::uint16_t HalfVector __attribute__((vector_size(kVectorBytes / 2)));
+typedef std::uint16_t HalfUnaligned __attribute__((vector_size(kVectorBytes / 2), aligned(2), may_alias));
+
+template <class To, class From>
+inline To bit_cast(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  __builtin_memcpy(&to, &from, sizeof(to));
+  return to;
+}
+
+// One vector of Real from and to its storage type. May alias anything.
+template <class T>
+inline typename Simd<typename T::Real>::V load_vector(const typename T::Stored* p) {
+  using S = Simd<typename T::Real>;
+  if constexpr (__is_same(T, StoreBF16)) {
+    const HalfVector half = *reinterpret_cast<const HalfUnaligned*>(p);
+    return bit_cast<typename S::V>(__builtin_convertvector(half, BitVector) << 16);
+  } else if constexpr (__is_same(T, StoreF16)) {
+#if defined(__AVX512F__)
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+#elif defined(__F16C__)
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+#else
+    typename S::V v;
+    for (int i = 0; i < S::kWidth; ++i) v[i] = T::get(p[i]);
+    return v;
+#endif
+  } else {
+    return S::load(p);
+  }
+}
+template <class T>
+inline void store_vector(typename T::Stored* p, typename Simd<typename T::Real>::V v) {
+  using S = Simd<typename T::Real>;
+  if constexpr (__is_same(T, StoreBF16)) {
+    const BitVector u = bit_cast<BitVector>(v);
+    const BitVector rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    const BitVector nan = (u >> 16) | 0x40u;
+    const BitVector is_nan = bit_cast<BitVector>((u & 0x7fffffffu) > 0x7f800000u);
+    *reinterpret_cast<HalfUnaligned*>(p) = __builtin_convertvector((nan & is_nan) | (rounded & ~is_nan), HalfVector);
+  } else if constexpr (__is_same(T, StoreF16)) {
+#if defined(__AVX512F__)
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(v, 0));
+#elif defined(__F16C__)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v, 0));
+#else
+    for (int i = 0; i < S::kWidth; ++i) p[i] = T::put(v[i]);
+#endif
+  } else {
+    S::store(p, v);
+  }
+}
+
 template <class T>
 inline void load_row(const void* source, std::int64_t n, typename T::Real* to) {
+  using S = Simd<typename T::Real>;
   const auto* from = static_cast<const typename T::Stored*>(source);
   std::int64_t i = 0;
-#if defined(__F16C__)
-  if constexpr (__is_same(T, StoreF16)) {
-    for (; i + 8 <= n; i += 8)
-      _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
-  }
-#endif
+  for (; i + S::kWidth <= n; i += S::kWidth) S::store(to + i, load_vector<T>(from + i));
   for (; i < n; ++i) to[i] = T::get(from[i]);
 }
 template <class T>
 inline void store_row(const typename T::Real* from, std::int64_t n, void* target) {
+  using S = Simd<typename T::Real>;
   auto* to = static_cast<typename T::Stored*>(target);
   std::int64_t i = 0;
-#if defined(__F16C__)
-  if constexpr (__is_same(T, StoreF16)) {
-    for (; i + 8 <= n; i += 8)
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), _mm256_cvtps_ph(_mm256_loadu_ps(from + i), 0));
-  }
-#endif
+  for (; i + S::kWidth <= n; i += S::kWidth) store_vector<T>(to + i, S::load(from + i));
   for (; i < n; ++i) to[i] = T::put(from[i]);
 }
 
