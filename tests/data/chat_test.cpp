@@ -11,8 +11,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const std::vector<std::string> kGlm{"[gMASK]",       "<sop>",          "<|system|>", "<|user|>", "<|assistant|>",
-                                    "<|observation|>", "<|endoftext|>"};
+const std::vector<std::string> kGlm{"[gMASK]",       "<sop>",           "<|system|>",   "<|user|>",
+                                    "<|assistant|>", "<|observation|>", "<|endoftext|>"};
 const std::vector<std::string> kMl{"<|im_start|>", "<|im_end|>", "<think>", "</think>"};
 const std::vector<std::string> kLlama{"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"};
 
@@ -67,14 +67,15 @@ TEST(Chat, Glm4TrainsTheNewlineAndTheTokenThatFollows) {
 }
 
 TEST(Chat, Glm4EndIsNoTargetAfterAUser) {
-  EXPECT_EQ(encode(ChatFormat::kGlm4, kGlm,
-                   {message("user", "a"), message("assistant", "b"), message("user", "c")}),
+  EXPECT_EQ(encode(ChatFormat::kGlm4, kGlm, {message("user", "a"), message("assistant", "b"), message("user", "c")}),
             "[gMASK]<sop><|user|>\na<|assistant|>«\nb<|user|>»\nc<|endoftext|>");
 }
 
 TEST(Chat, Glm4MetadataAndObservation) {
   EXPECT_EQ(encode(ChatFormat::kGlm4, kGlm,
-                   {message("user", "w?"), {"assistant", "{}", "get_weather", true}, message("tool", "sun"),
+                   {message("user", "w?"),
+                    {"assistant", "{}", "get_weather", true},
+                    message("tool", "sun"),
                     message("assistant", "Sun.")}),
             "[gMASK]<sop><|user|>\nw?<|assistant|>«get_weather\n{}<|observation|>»\nsun<|assistant|>«\nSun."
             "<|endoftext|>»");
@@ -94,9 +95,9 @@ TEST(Chat, DefaultSystemMessages) {
   const std::vector<ChatMessage> messages{message("user", "a"), message("assistant", "b")};
   const std::string rest = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n«b<|im_end|>»\n";
   EXPECT_EQ(encode(ChatFormat::kChatMl, kMl, messages), rest);
-  EXPECT_EQ(encode(ChatFormat::kQwen25, kMl, messages),
-            "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n" +
-                rest);
+  EXPECT_EQ(
+      encode(ChatFormat::kQwen25, kMl, messages),
+      "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n" + rest);
   EXPECT_EQ(encode(ChatFormat::kQwen2, kMl, messages),
             "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n" + rest);
   ChatOptions none;
@@ -108,10 +109,11 @@ TEST(Chat, DefaultSystemMessages) {
 }
 
 TEST(Chat, QwenGivesToolAnswersToTheUser) {
-  EXPECT_EQ(encode(ChatFormat::kQwen3, kMl,
-                   {message("user", "a"), message("tool", "1"), message("tool", "2"), message("assistant", "b")}),
-            "<|im_start|>user\na<|im_end|>\n<|im_start|>user\n<tool_response>\n1\n</tool_response>\n<tool_response>\n2\n"
-            "</tool_response><|im_end|>\n<|im_start|>assistant\n«<think>\n\n</think>\n\nb<|im_end|>»\n");
+  EXPECT_EQ(
+      encode(ChatFormat::kQwen3, kMl,
+             {message("user", "a"), message("tool", "1"), message("tool", "2"), message("assistant", "b")}),
+      "<|im_start|>user\na<|im_end|>\n<|im_start|>user\n<tool_response>\n1\n</tool_response>\n<tool_response>\n2\n"
+      "</tool_response><|im_end|>\n<|im_start|>assistant\n«<think>\n\n</think>\n\nb<|im_end|>»\n");
 }
 
 TEST(Chat, Qwen3KeepsReasoningOfTheLastTurnsOnly) {
@@ -166,14 +168,16 @@ TEST(Chat, LastTurnOnlyAndWeights) {
 
 TEST(Chat, Errors) {
   EXPECT_THAT(error_of(ChatFormat::kChatMl, kMl, {}), HasSubstr("a conversation without messages"));
-  EXPECT_THAT(error_of(ChatFormat::kChatMl, kMl, {message("asistant", "x")}),
-              HasSubstr("unknown role 'asistant', did you mean 'assistant'?; chat format chatml knows the roles system, "
-                        "user, assistant, tool"));
+  EXPECT_THAT(
+      error_of(ChatFormat::kChatMl, kMl, {message("asistant", "x")}),
+      HasSubstr("unknown role 'asistant', did you mean 'assistant'?; chat format chatml knows the roles system, "
+                "user, assistant, tool"));
   EXPECT_THAT(error_of(ChatFormat::kGlm4, kGlm, {message("user", "x")}),
               HasSubstr("without an assistant message to train on"));
   EXPECT_THAT(error_of(ChatFormat::kGlm4, kGlm, {message("user", "x"), message("assistant", "")}),
               HasSubstr("without an assistant message to train on"));
-  EXPECT_THAT(error_of(ChatFormat::kGlm4, kMl, kTwoTurns), HasSubstr("no token '[gMASK]', which chat format glm4 needs"));
+  EXPECT_THAT(error_of(ChatFormat::kGlm4, kMl, kTwoTurns),
+              HasSubstr("no token '[gMASK]', which chat format glm4 needs"));
   EXPECT_EQ(parse_chat_format("qwen2.5"), ChatFormat::kQwen25);
   EXPECT_EQ(name_of(ChatFormat::kLlama31), "llama3.1");
   try {
