@@ -112,6 +112,11 @@ class Loader::Maker {
     }
     // A run that was stopped with other batches may stand where no whole step is left.
     if (!has_step(cursor_.next_row)) {
+      if (cursor_.next_row == 0) {
+        throw usage_error(
+            fmt::format("epoch {} has {} rows, fewer than the {} of a step", cursor_.epoch, plan_->rows(), each))
+            .mend("turn drop_last off or use a smaller batch");
+      }
       next_epoch();
       return next();
     }
@@ -240,6 +245,7 @@ Loader::Loader(std::shared_ptr<const TokenData> data, const std::vector<Document
     throw usage_error("the position in the data to resume from is negative");
   const std::shared_ptr<const RowPlan> plan = planner_->plan(start.epoch);
   report_rows(*plan, planner_->report());
+  if (options.drop_last) planner_->report().dropped_rows = plan->rows() % options.rows_per_step();
   if (plan->rows() == 0) {
     throw data_error(fmt::format("no sample is left to make a batch of: {}", planner_->report().text()))
         .mend("look at what was left out and why");

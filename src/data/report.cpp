@@ -12,7 +12,7 @@
 namespace convoy {
 namespace {
 
-constexpr std::array<std::pair<const char*, std::int64_t DataReport::*>, 12> kCounts{{
+constexpr std::array<std::pair<const char*, std::int64_t DataReport::*>, 13> kCounts{{
     {"files", &DataReport::files},
     {"bytes", &DataReport::bytes},
     {"documents", &DataReport::documents},
@@ -25,6 +25,7 @@ constexpr std::array<std::pair<const char*, std::int64_t DataReport::*>, 12> kCo
     {"pieces_without_targets", &DataReport::pieces_without_targets},
     {"rows", &DataReport::rows},
     {"row_tokens", &DataReport::row_tokens},
+    {"dropped_rows", &DataReport::dropped_rows},
 }};
 
 // Names of files may hold any bytes, but the report is kept as JSON.
@@ -72,6 +73,7 @@ std::string DataReport::text() const {
     if (split > 0) line += fmt::format(", {} samples split", split);
     if (pieces_without_targets > 0)
       line += fmt::format(" ({} pieces without targets left out)", pieces_without_targets);
+    if (dropped_rows > 0) line += fmt::format(", {} rows of the last step dropped", dropped_rows);
     if (truncated > 0) line += fmt::format(", {} samples truncated (by {} tokens)", truncated, truncated_tokens);
   }
   line += ".";

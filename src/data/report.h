@@ -35,8 +35,9 @@ struct DataReport {
   std::int64_t split = 0;                   // samples cut into pieces
   std::int64_t pieces_without_targets = 0;  // pieces of split samples that hold no target and are left out
   std::int64_t rows = 0;
-  std::int64_t row_tokens = 0;  // tokens in those rows
-  double fill_ratio = 0;        // row_tokens / (rows · row length); 0 before planning
+  std::int64_t row_tokens = 0;    // tokens in those rows
+  std::int64_t dropped_rows = 0;  // at the end of the epoch, where incomplete steps are dropped
+  double fill_ratio = 0;          // row_tokens / (rows · row length); 0 before planning
 
   void skip(const std::string& kind, const std::string& where, const std::string& reason);
   // Adds the counts and examples of another report.
