@@ -15,6 +15,7 @@ using Words = std::vector<std::string>;
 
 int train_command(const Words& words);
 int plan_command(const Words& words);
+int plot_command(const Words& words);
 int generate_command(const Words& words);
 int tokenize_command(const Words& words);
 int tokenizer_command(const Words& words);

@@ -27,6 +27,7 @@ constexpr Command kCommands[] = {
     {"generate", "continue a text with a model", generate_command},
     {"tokenize", "count or show the tokens of files", tokenize_command},
     {"tokenizer", "train a tokenizer", tokenizer_command},
+    {"plot", "draw the log of a run as SVG", plot_command},
     {"checkpoint", "list and verify the checkpoints of a run", checkpoint_command},
 };
 

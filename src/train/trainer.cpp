@@ -56,6 +56,7 @@ Trainer::Trainer(Engine& engine, const ModelSource& source, WeightMap weights, M
       training_(std::move(training)),
       evaluation_(std::move(evaluation)),
       schedule_(schedule),
+      plateau_(std::move(plateau)),
       store_(store),
       options_(std::move(options)),
       observer_(observer) {
@@ -86,6 +87,10 @@ void Trainer::resume(const std::filesystem::path& checkpoint) {
         .mend("resume with the files and settings of the run, or start a new one from its weights with --model");
   }
   load_checkpoint(engine_, checkpoint);
+  if (plateau_ && state_.plateau) {
+    plateau_->restore({state_.plateau->learning_rate, state_.plateau->best, state_.plateau->bad_evaluations,
+                       state_.plateau->cooldown});
+  }
   state_.convoy_version = options_.version;
   saved_at_ = state_.step;
 }
@@ -96,7 +101,7 @@ double Trainer::epoch_position() const {
          (rows > 0 ? std::min(1.0, static_cast<double>(state_.data.position) / rows) : 0.0);
 }
 
-StepReport Trainer::train_step() {
+StepResult Trainer::train_step() {
   const Stopwatch watch;
   std::optional<Step> step = loader_->next();
   check(step.has_value(), "the data ended before the run");
@@ -114,8 +119,8 @@ StepReport Trainer::train_step() {
     totals += part;
     mean_of_means += part.mean() / micro_batches;
   }
-  StepReport report;
-  report.learning_rate = schedule_.at(state_.schedule_step);
+  StepResult report;
+  report.learning_rate = plateau_ ? plateau_->learning_rate() : schedule_.at(state_.schedule_step);
   const UpdateResult update = engine_.update(report.learning_rate, state_.adam_step + 1);
   ++state_.step;
   if (update.skipped) {
@@ -142,7 +147,7 @@ StepReport Trainer::train_step() {
   return report;
 }
 
-void Trainer::check_numbers(const StepReport& report) {
+void Trainer::check_numbers(const StepResult& report) {
   if (!report.skipped) {
     skipped_in_a_row_ = 0;
     return;
@@ -156,7 +161,7 @@ void Trainer::check_numbers(const StepReport& report) {
       .mend("lower the learning rate, warm up longer, train in f32 or bf16, or look at the data of these steps");
 }
 
-EvaluationReport Trainer::evaluate() {
+EvaluationResult Trainer::evaluate() {
   check(evaluation_ != nullptr, "no evaluation data");
   const Stopwatch watch;
   const std::unique_ptr<Loader> loader = evaluation_({});
@@ -164,7 +169,7 @@ EvaluationReport Trainer::evaluate() {
   while (std::optional<Step> step = loader->next()) {
     for (const Batch& batch : step->micro_batches) totals += engine_.evaluate(view(batch));
   }
-  EvaluationReport report;
+  EvaluationResult report;
   report.step = state_.step;
   report.epoch = epoch_position();
   report.loss = totals.mean();
@@ -175,7 +180,7 @@ EvaluationReport Trainer::evaluate() {
 }
 
 void Trainer::evaluate_now() {
-  EvaluationReport report = evaluate();
+  EvaluationResult report = evaluate();
   const double value = options_.best_metric == "eval_accuracy" ? report.accuracy : report.loss;
   const double sign = options_.greater_is_better ? 1.0 : -1.0;
   report.best = !state_.best || sign * (value - state_.best->value) > 0;
@@ -183,6 +188,12 @@ void Trainer::evaluate_now() {
   evaluations_without_progress_ = progress ? 0 : evaluations_without_progress_ + 1;
   state_.counters["evaluations_without_progress"] = evaluations_without_progress_;
   if (report.best) state_.best = BestMetric{options_.best_metric, value, state_.step};
+  if (plateau_) {
+    if (plateau_->observe(value))
+      log_info("step {}: the learning rate falls to {:.3g}", state_.step, plateau_->learning_rate());
+    const PlateauState::Memory& memory = plateau_->memory();
+    state_.plateau = PlateauMemory{memory.learning_rate, memory.best, memory.bad_evaluations, memory.cooldown_left};
+  }
   observer_.on_evaluation(report);
 }
 
@@ -224,7 +235,7 @@ int Trainer::run() {
   loader_ = training_({state_.data.epoch, state_.data.position, state_.data.samples_seen});
   if (options_.eval_first && evaluation_ != nullptr && state_.step == 0) evaluate_now();
   while (state_.step < options_.max_steps) {
-    const StepReport report = train_step();
+    const StepResult report = train_step();
     observer_.on_step(report);
     check_numbers(report);
     const bool last = state_.step == options_.max_steps;

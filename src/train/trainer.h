@@ -14,7 +14,7 @@
 namespace convoy {
 
 // What happened in one optimizer step.
-struct StepReport {
+struct StepResult {
   std::int64_t step = 0;  // 1-based
   std::int64_t max_steps = 0;
   double epoch = 0;          // epochs passed, with the part of the present one
@@ -28,7 +28,7 @@ struct StepReport {
   std::int64_t tokens_seen = 0;
 };
 
-struct EvaluationReport {
+struct EvaluationResult {
   std::int64_t step = 0;
   double epoch = 0;
   double loss = 0;
@@ -42,8 +42,8 @@ struct EvaluationReport {
 class TrainingObserver {
  public:
   virtual ~TrainingObserver() = default;
-  virtual void on_step(const StepReport& /*report*/) {}
-  virtual void on_evaluation(const EvaluationReport& /*report*/) {}
+  virtual void on_step(const StepResult& /*report*/) {}
+  virtual void on_evaluation(const EvaluationResult& /*report*/) {}
   virtual void on_checkpoint(std::int64_t /*step*/, const std::filesystem::path& /*folder*/, double /*seconds*/) {}
   // The text of trainer_state.json for a checkpoint made now.
   virtual std::string trainer_state(std::int64_t /*step*/, double /*epoch*/) { return {}; }
@@ -76,21 +76,22 @@ class Trainer {
   using MakeLoader = std::function<std::unique_ptr<Loader>(const Cursor& start)>;
   // All must outlive the trainer. `evaluation` may be empty; it makes a loader that ends after one epoch.
   Trainer(Engine& engine, const ModelSource& source, WeightMap weights, MakeLoader training, MakeLoader evaluation,
-          const Schedule& schedule, CheckpointStore& store, TrainerOptions options, TrainingObserver& observer);
+          const Schedule& schedule, std::optional<PlateauState> plateau, CheckpointStore& store, TrainerOptions options,
+          TrainingObserver& observer);
 
   // Continues where a checkpoint stood.
   void resume(const std::filesystem::path& checkpoint);
   // Trains to the end. Returns 0, or 128 + the signal number that ended it early after a clean save.
   int run();
   // Mean loss over the evaluation data.
-  EvaluationReport evaluate();
+  EvaluationResult evaluate();
 
   const TrainingState& state() const { return state_; }
   std::optional<std::filesystem::path> best_checkpoint() const;
 
  private:
-  StepReport train_step();
-  void check_numbers(const StepReport& report);
+  StepResult train_step();
+  void check_numbers(const StepResult& report);
   void evaluate_now();
   void save_now();
   bool should_stop_early() const;
@@ -102,6 +103,7 @@ class Trainer {
   const MakeLoader training_, evaluation_;
   std::unique_ptr<Loader> loader_;
   const Schedule& schedule_;
+  std::optional<PlateauState> plateau_;  // lowers the learning rate on evaluations; instead of the schedule
   CheckpointStore& store_;
   const TrainerOptions options_;
   TrainingObserver& observer_;

@@ -1,0 +1,30 @@
+// convoy plan [RUNFILE] [--key value …]
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "config/run_config.h"
+#include "cpu/cpu_device.h"
+#include "train/run.h"
+
+namespace convoy {
+
+int plan_command(const Words& words) {
+  if (std::any_of(words.begin(), words.end(),
+                  [](const std::string& word) { return word == "--help" || word == "-h"; })) {
+    fmt::print(
+        "usage: convoy plan [RUNFILE] [--key value …]\n\nTakes the words of convoy train and says what memory that run "
+        "takes.\n\n{}",
+        config_help());
+    return 0;
+  }
+  const RunConfig config = parse_run_config(words);
+  CpuDevice device;
+  const std::string text = plan_run(config, device);
+  fmt::print("{}", text);
+  return static_cast<int>(text.ends_with("does not fit\n") ? Status::kDoesNotFit : Status::kDone);
+}
+
+}  // namespace convoy

@@ -1,0 +1,258 @@
+#include "train/run.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "base/parallel.h"
+#include "config/resolve.h"
+#include "monitor/svg_plot.h"
+#include "plan/memory_report.h"
+#include "train/run_checkpoint.h"
+#include "train/run_data.h"
+#include "train/run_observer.h"
+#include "train/run_setup.h"
+#include "train/trainer.h"
+
+namespace convoy {
+namespace {
+
+void apply_process_settings(const RunConfig& config) {
+  set_threads(static_cast<int>(config.threads));
+  switch (config.log_level) {
+    case Verbosity::kDebug:
+      set_log_level(LogLevel::kDebug);
+      break;
+    case Verbosity::kInfo:
+      set_log_level(LogLevel::kInfo);
+      break;
+    case Verbosity::kWarning:
+      set_log_level(LogLevel::kWarning);
+      break;
+    case Verbosity::kError:
+      set_log_level(LogLevel::kError);
+      break;
+  }
+  for (const std::string& note : config.notes) log_info("{}", note);
+}
+
+struct Counts {
+  std::int64_t per_epoch, total, warmup;
+};
+
+Counts count_steps(const RunConfig& config, const RunData& data) {
+  Counts counts{};
+  const std::unique_ptr<Loader> loader = data.training_loader({});
+  log_info("rows: {}", loader->report().text());
+  counts.per_epoch = loader->steps_in_epoch(0);
+  counts.total = total_steps(config, counts.per_epoch);
+  counts.warmup = warmup_steps(config, counts.total);
+  return counts;
+}
+
+ScheduleSettings schedule_settings(const RunConfig& config, const Counts& counts) {
+  ScheduleSettings settings;
+  settings.type = config.lr_scheduler_type;
+  settings.learning_rate = config.learning_rate;
+  settings.warmup_steps = counts.warmup;
+  settings.total_steps = counts.total;
+  settings.parameters = config.lr_scheduler_kwargs;
+  settings.greater_is_better = best_metric(config).greater_is_better;
+  return settings;
+}
+
+TrainerOptions trainer_options(const RunConfig& config, const Counts& counts, const RunData& data,
+                               const std::string& version) {
+  TrainerOptions options;
+  options.max_steps = counts.total;
+  options.steps_per_epoch = counts.per_epoch;
+  options.eval_every = config.eval_strategy == Interval::kSteps ? eval_interval(config, counts.total) : 0;
+  options.eval_each_epoch = config.eval_strategy == Interval::kEpoch;
+  options.eval_first = config.eval_on_start;
+  options.eval_delay = config.eval_delay;
+  options.save_every = config.save_strategy == Interval::kSteps ? interval_steps(config.save_steps, counts.total) : 0;
+  options.save_each_epoch = config.save_strategy == Interval::kEpoch;
+  options.save_best = config.save_strategy == Interval::kBest;
+  options.micro_batch_average = config.loss_average == LossAverage::kMicroBatch;
+  options.keep_best = config.load_best_model_at_end || config.save_strategy == Interval::kBest;
+  const WatchedMetric metric = best_metric(config);
+  options.best_metric = metric.name;
+  options.greater_is_better = metric.greater_is_better;
+  if (options.best_metric != "eval_loss" && options.best_metric != "eval_accuracy" &&
+      options.best_metric != "eval_perplexity") {
+    throw usage_error(fmt::format("there is no metric '{}'", options.best_metric))
+        .at(config.source_of("metric_for_best_model"))
+        .mend("take loss, perplexity or accuracy");
+  }
+  options.early_stopping_patience = config.early_stopping_patience;
+  options.early_stopping_threshold = config.early_stopping_threshold;
+  if (config.save_total_limit) options.save_total_limit = static_cast<int>(*config.save_total_limit);
+  options.save_only_model = config.save_only_model;
+  options.version = version;
+  options.data_seed = data.loading.seed;
+  options.data_fingerprint = data.fingerprint();
+  options.rows_per_step = data.loading.rows_per_step();
+  options.carry_from = config.model ? std::filesystem::path(*config.model) : tokenizer_path(config);
+  if (!std::filesystem::is_directory(options.carry_from)) options.carry_from = options.carry_from.parent_path();
+  return options;
+}
+
+RunObserver::Settings observer_settings(const RunConfig& config, const Counts& counts, const TrainerOptions& options,
+                                        const Engine& engine) {
+  RunObserver::Settings settings;
+  settings.max_steps = counts.total;
+  settings.steps_per_epoch = counts.per_epoch;
+  settings.log_every =
+      config.logging_strategy == Interval::kSteps ? interval_steps(config.logging_steps, counts.total) : 0;
+  settings.log_each_epoch = config.logging_strategy == Interval::kEpoch;
+  settings.log_nothing = config.logging_strategy == Interval::kNo;
+  settings.log_first = config.logging_first_step;
+  settings.eval_every = options.eval_every;
+  settings.save_every = options.save_every;
+  settings.memory_bytes = engine.programs().sizes.total();
+  settings.flops_per_token = engine.programs().micro.cost().flops / static_cast<double>(engine.shape().tokens());
+  return settings;
+}
+
+// An output folder with checkpoints is not trained over by accident.
+void check_output(const RunConfig& config, const CheckpointStore& store) {
+  if (config.resume_from_checkpoint || config.overwrite_output_dir || store.list().empty()) return;
+  throw usage_error(fmt::format("output_dir {} holds checkpoints of an earlier run", config.output_dir))
+      .mend(
+          "continue it with --resume_from_checkpoint true, start over with --overwrite_output_dir, or take another "
+          "folder");
+}
+
+void write_plot(const RunConfig& config, const TrainerState& state) {
+  Plot plot;
+  plot.title = "Loss";
+  plot.x_label = "step";
+  plot.y_label = "loss (nats per token)";
+  PlotSeries train{"training", {}, {}, 0.8};
+  PlotSeries eval{"evaluation", {}, {}, 0};
+  for (const LogRecord& record : state.log_history) {
+    const auto step = number_in(record, "step");
+    for (auto [name, series] : {std::pair{"loss", &train}, std::pair{"eval_loss", &eval}}) {
+      const auto value = number_in(record, name);
+      if (!step || !value) continue;
+      series->x.push_back(*step);
+      series->y.push_back(*value);
+    }
+  }
+  plot.series.push_back(std::move(train));
+  if (!eval.x.empty()) plot.series.push_back(std::move(eval));
+  write_file_atomic(*config.plot, svg_text(plot));
+}
+
+// Puts the weights of the best checkpoint into the engine, if there is one.
+void load_best(const Trainer& trainer, Engine& engine) {
+  const auto best = trainer.best_checkpoint();
+  if (!best) {
+    log_warning("load_best_model_at_end: no checkpoint of the best evaluation was kept; the last weights are saved");
+    return;
+  }
+  const ModelFolder folder(*best);
+  load_weights(engine.store(), folder);
+  log_info("the best model is that of {}", best->string());
+}
+
+}  // namespace
+
+int run_training(const RunConfig& config, Device& device, const std::string& version) {
+  const auto begin = std::chrono::steady_clock::now();
+  apply_process_settings(config);
+  require_training_inputs(config);
+  const ModelSource source = open_model(config);
+  CheckpointStore store(config.output_dir);
+  check_output(config, store);
+  if (config.eval_strategy != Interval::kNo && !evaluates(config)) {
+    throw usage_error("eval_strategy asks for evaluations but there are no validation data")
+        .mend("give --validation_files or --validation_split");
+  }
+  const TrainShape shape = train_shape(config, source, evaluates(config));
+  {
+    const ProgramSet programs = make_programs(*source.model, shape, device);
+    const MemoryReport report = memory_report(programs.sizes, programs.activation_lower_bound);
+    require_fit(*source.model, shape, device, report, memory_limit(config));
+    log_info("{}: {} parameters, {} of memory planned\n{}", source.model->family(), source.model->parameter_count(),
+             human_bytes(report.total), print(report));
+    if (config.print_program)
+      fmt::print("{}{}{}", print(programs.micro), programs.eval ? print(*programs.eval) : "", print(programs.update));
+  }
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(tokenizer_path(config));
+  const RunData data = open_data(config, *tokenizer, source.model->vocab_size(), shape.seq);
+  const Counts counts = count_steps(config, data);
+  const TrainerOptions options = trainer_options(config, counts, data, version);
+  const ScheduleSettings rate = schedule_settings(config, counts);
+  const Schedule schedule = make_schedule(rate);
+  std::optional<PlateauState> plateau;
+  if (config.lr_scheduler_type == "reduce_lr_on_plateau") plateau.emplace(rate);
+
+  Engine engine(device, *source.model, shape);
+  WeightMap weights = canonical_weights(*source.model, source.stored);
+  if (source.folder) {
+    weights = load_weights(engine.store(), *source.folder);
+  } else {
+    engine.store().initialize(shape.seed);
+  }
+  std::optional<std::filesystem::path> checkpoint;
+  if (config.resume_from_checkpoint) checkpoint = find_checkpoint(*config.resume_from_checkpoint, store);
+  std::optional<std::int64_t> resumed_step;
+  if (checkpoint) resumed_step = read_training_state(*checkpoint).step;
+  RunObserver observer(config, observer_settings(config, counts, options, engine), resumed_step);
+  Trainer::MakeLoader evaluation;
+  if (data.has_validation()) evaluation = [&](const Cursor& start) { return data.validation_loader(start); };
+  Trainer trainer(
+      engine, source, weights, [&](const Cursor& start) { return data.training_loader(start); }, evaluation, schedule,
+      plateau, store, options, observer);
+  if (checkpoint) {
+    trainer.resume(*checkpoint);
+    observer.resume(*checkpoint);
+    log_info("resumed from {} at step {}", checkpoint->string(), trainer.state().step);
+  }
+  write_file_atomic(std::filesystem::path(config.output_dir) / "resolved.yaml", print_resolved(config));
+  log_info("{} steps, {} per epoch, {} rows of {} tokens each; ready after {:.2f} s on {}", counts.total,
+           counts.per_epoch, options.rows_per_step, shape.seq,
+           std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), device.name());
+  const int status = trainer.run();
+  observer.finish(observer.last_step());
+  if (status != 0) return status;
+  if (config.load_best_model_at_end) load_best(trainer, engine);
+  save_model(config.output_dir, engine, source, weights, options.carry_from);
+  if (config.plot)
+    write_plot(config, read_trainer_state(std::filesystem::path(config.output_dir) / "trainer_state.json"));
+  log_info("the model is in {}", config.output_dir);
+  return 0;
+}
+
+std::string plan_run(const RunConfig& config, Device& device) {
+  apply_process_settings(config);
+  const ModelSource source = open_model(config);
+  const TrainShape shape = train_shape(config, source, evaluates(config));
+  const ProgramSet programs = make_programs(*source.model, shape, device);
+  const MemoryReport report = memory_report(programs.sizes, programs.activation_lower_bound);
+  const double tokens = static_cast<double>(shape.tokens());
+  std::string text =
+      fmt::format("{}: {} parameters, {}, micro-batch {} × {} tokens, accumulation {}, recompute {}\nrank 0\n{}",
+                  source.model->family(), source.model->parameter_count(), name_of(shape.dtype), shape.rows, shape.seq,
+                  shape.accumulation, name_of(shape.recompute), print(report));
+  text += fmt::format("arithmetic: {:.3f} GFLOP per token, {:.1f} GFLOP per micro-batch\n",
+                      programs.micro.cost().flops / tokens * 1e-9, programs.micro.cost().flops * 1e-9);
+  const std::vector<Alternative> others = alternatives(*source.model, shape, device);
+  if (!others.empty()) text += "less memory with:\n" + print(others, report.total);
+  if (config.print_program) {
+    text += print(programs.micro);
+    if (programs.eval) text += print(*programs.eval);
+    text += print(programs.update);
+  }
+  const std::size_t limit = memory_limit(config);
+  text += fmt::format("{} are available: the run {}\n", human_bytes(limit),
+                      report.total <= limit ? "fits" : "does not fit");
+  return text;
+}
+
+}  // namespace convoy

@@ -1,0 +1,158 @@
+#include "train/run_data.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "config/resolve.h"
+
+namespace convoy {
+namespace {
+
+SourceOptions source_options(const RunConfig& config, const std::string& key) {
+  SourceOptions options;
+  for (const std::filesystem::path& path : resolve_files(config, key)) options.paths.push_back(path.string());
+  switch (config.data_format) {
+    case DataFormat::kAuto:
+      options.format = SourceFormat::kAuto;
+      break;
+    case DataFormat::kJsonl:
+      options.format = SourceFormat::kJsonLines;
+      break;
+    case DataFormat::kText:
+      options.format = SourceFormat::kText;
+      break;
+    case DataFormat::kCsv:
+      options.format = SourceFormat::kCsv;
+      break;
+    case DataFormat::kTsv:
+      options.format = SourceFormat::kTsv;
+      break;
+  }
+  switch (config.text_mode) {
+    case TextMode::kFile:
+      options.text_unit = TextUnit::kFile;
+      break;
+    case TextMode::kParagraph:
+      options.text_unit = TextUnit::kParagraph;
+      break;
+    case TextMode::kLine:
+      options.text_unit = TextUnit::kLine;
+      break;
+  }
+  options.fields.text = config.text_field;
+  options.skip_bad_samples = config.skip_bad_samples;
+  return options;
+}
+
+// The format whose tokens the tokenizer has.
+std::optional<ChatFormat> recognise_chat_format(const Tokenizer& tokenizer) {
+  const auto has = [&](const char* token) { return tokenizer.token_to_id(token).has_value(); };
+  if (has("[gMASK]") && has("<sop>") && has("<|assistant|>")) return ChatFormat::kGlm4;
+  if (has("<|start_header_id|>") && has("<|eot_id|>")) return ChatFormat::kLlama3;
+  if (has("<|im_start|>") && has("<|im_end|>")) return has("<think>") ? ChatFormat::kQwen3 : ChatFormat::kChatMl;
+  return std::nullopt;
+}
+
+std::optional<ChatFormat> chat_format(const RunConfig& config, const Tokenizer& tokenizer) {
+  switch (config.chat_format) {
+    case ChatSetting::kNone:
+      return std::nullopt;
+    case ChatSetting::kAuto:
+      return recognise_chat_format(tokenizer);
+    case ChatSetting::kGlm4:
+      return ChatFormat::kGlm4;
+    case ChatSetting::kChatMl:
+      return ChatFormat::kChatMl;
+    case ChatSetting::kQwen25:
+      return ChatFormat::kQwen25;
+    case ChatSetting::kLlama3:
+      return ChatFormat::kLlama3;
+  }
+  return std::nullopt;
+}
+
+RowMode row_mode(PackingMode mode) {
+  switch (mode) {
+    case PackingMode::kPack:
+      return RowMode::kPack;
+    case PackingMode::kPad:
+      return RowMode::kPad;
+    case PackingMode::kConcat:
+      return RowMode::kConcat;
+  }
+  return RowMode::kPack;
+}
+
+std::filesystem::path cache_folder(const RunConfig& config) {
+  return config.cache_dir ? std::filesystem::path(*config.cache_dir)
+                          : std::filesystem::path(config.output_dir) / "cache";
+}
+
+}  // namespace
+
+bool evaluates(const RunConfig& config) {
+  return !config.validation_files.empty() || config.validation_split > 0;
+}
+
+RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, std::int64_t vocab, std::int64_t seq_length) {
+  if (tokenizer.vocab_size() > vocab) {
+    throw usage_error(
+        fmt::format("the tokenizer has {} tokens, the model's vocabulary {}", tokenizer.vocab_size(), vocab))
+        .at(config.source_of("tokenizer"))
+        .mend("use the tokenizer that belongs to the model, or give a from-scratch model as large a vocab_size");
+  }
+  EncodeSettings settings;
+  settings.chat_format = chat_format(config, tokenizer);
+  const SampleEncoder encoder(tokenizer, settings);
+  RunData data;
+  data.train = load_or_tokenize(cache_folder(config), source_options(config, "train_files"), encoder);
+  log_info("training data: {}", data.train->report().text());
+  const auto seed = static_cast<std::uint64_t>(config.seed);
+  if (!config.validation_files.empty()) {
+    data.validation = load_or_tokenize(cache_folder(config), source_options(config, "validation_files"), encoder);
+    log_info("validation data: {}", data.validation->report().text());
+    data.train_documents = all_documents(data.train->documents());
+    data.validation_documents = all_documents(data.validation->documents());
+  } else {
+    SplitOptions split;
+    split.validation_count = validation_count(config, data.train->documents());
+    split.seed = seed;
+    Split parts = split_documents(data.train->documents(), split);
+    data.train_documents = std::move(parts.train);
+    data.validation_documents = std::move(parts.validation);
+    if (!data.validation_documents.empty()) data.validation = data.train;
+  }
+  data.rows.row_length = seq_length;
+  data.rows.mode = row_mode(config.packing);
+  data.rows.overlong = config.too_long == TooLong::kSplit ? Overlong::kSplit : Overlong::kTruncate;
+  data.loading.rows = config.per_device_train_batch_size;
+  data.loading.accumulation = config.gradient_accumulation_steps;
+  data.loading.seed = config.data_seed ? static_cast<std::uint64_t>(*config.data_seed) : seed;
+  data.loading.shuffle = config.train_sampling_strategy == SampleOrder::kRandom;
+  data.loading.drop_last = config.dataloader_drop_last;
+  data.eval_rows = config.per_device_eval_batch_size;
+  return data;
+}
+
+std::unique_ptr<Loader> RunData::training_loader(const Cursor& start) const {
+  return std::make_unique<Loader>(train, train_documents, rows, loading, start);
+}
+
+std::unique_ptr<Loader> RunData::validation_loader(const Cursor& start) const {
+  LoaderOptions options = evaluation_options(loading);
+  options.rows = eval_rows;
+  options.accumulation = 1;
+  return std::make_unique<Loader>(validation, validation_documents, rows, options, start);
+}
+
+std::string RunData::fingerprint() const {
+  Hasher hasher;
+  hasher.add(fmt::format("{:016x} {} {} {} {} {} {}", train->key(), rows.row_length, name_of(rows.mode),
+                         name_of(rows.overlong), rows.window, loading.shuffle, loading.drop_last));
+  hasher.add(std::as_bytes(std::span(train_documents)));
+  return hex64(hasher.value());
+}
+
+}  // namespace convoy

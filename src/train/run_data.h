@@ -1,0 +1,34 @@
+// The tokens of a run: what is trained on, what is held out, and how rows are made of them.
+#pragma once
+
+#include <memory>
+
+#include "config/run_config.h"
+#include "data/loader.h"
+#include "data/token_cache.h"
+#include "text/tokenizer.h"
+
+namespace convoy {
+
+struct RunData {
+  std::shared_ptr<const TokenData> train, validation;  // validation may be the same object, or null
+  std::vector<DocumentId> train_documents, validation_documents;
+  RowOptions rows;
+  LoaderOptions loading;
+  std::int64_t eval_rows = 1;
+  TokenId pad_id = 0;
+
+  bool has_validation() const { return validation != nullptr && !validation_documents.empty(); }
+  std::unique_ptr<Loader> training_loader(const Cursor& start) const;
+  std::unique_ptr<Loader> validation_loader(const Cursor& start) const;
+  // Equal exactly when the rows of every epoch are.
+  std::string fingerprint() const;
+};
+
+// Tokenises (or opens the cache of) the files. `vocab` is the model's: a tokenizer with more tokens is a usage error.
+RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, std::int64_t vocab, std::int64_t seq_length);
+
+// Whether the run evaluates, from its settings alone.
+bool evaluates(const RunConfig& config);
+
+}  // namespace convoy

@@ -1,0 +1,158 @@
+#include "train/run_observer.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <ctime>
+
+#include "base/files.h"
+#include "base/log.h"
+#include "program/program.h"
+
+namespace convoy {
+namespace {
+
+double now() {
+  return static_cast<double>(std::time(nullptr));
+}
+
+std::filesystem::path log_path(const RunConfig& config) {
+  return config.log_file ? std::filesystem::path(*config.log_file)
+                         : std::filesystem::path(config.output_dir) / "log.jsonl";
+}
+
+std::filesystem::path tensorboard_folder(const RunConfig& config) {
+  if (config.logging_dir) return *config.logging_dir;
+  const std::time_t time = std::time(nullptr);
+  char stamp[32] = {};
+  std::strftime(stamp, sizeof(stamp), "%b%d_%H-%M-%S", std::localtime(&time));
+  return std::filesystem::path(config.output_dir) / "runs" / (config.run_name ? *config.run_name : std::string(stamp));
+}
+
+}  // namespace
+
+RunObserver::RunObserver(const RunConfig& config, const Settings& settings, std::optional<std::int64_t> resumed_step)
+    : config_(config), settings_(settings) {
+  std::filesystem::create_directories(config.output_dir);
+  const std::filesystem::path log_file = log_path(config);
+  if (log_file.has_parent_path()) std::filesystem::create_directories(log_file.parent_path());
+  jsonl_ = std::make_unique<JsonlLog>(log_file, resumed_step);
+  if (jsonl_->cut_entries() > 0)
+    log_info("{}: {} entries after the checkpoint's step were cut", log_file.string(), jsonl_->cut_entries());
+  Progress::Options options;
+  options.terminal = Progress::is_terminal(stdout) && !config.disable_tqdm;
+  options.first_step = resumed_step.value_or(0);
+  progress_ = std::make_unique<Progress>(options);
+  if (config.reports_to_tensorboard()) events_ = std::make_unique<EventWriter>(tensorboard_folder(config));
+  state_.max_steps = settings.max_steps;
+  state_.num_train_epochs = static_cast<std::int64_t>(std::ceil(config.num_train_epochs));
+  state_.logging_steps = static_cast<double>(settings.log_every);
+  state_.eval_steps = static_cast<double>(settings.eval_every);
+  state_.save_steps = static_cast<double>(settings.save_every);
+  state_.train_batch_size = config.per_device_train_batch_size;
+}
+
+void RunObserver::resume(const std::filesystem::path& checkpoint) {
+  const TrainerState before = read_trainer_state(checkpoint / "trainer_state.json");
+  state_.log_history = before.log_history;
+  state_.best_global_step = before.best_global_step;
+  state_.best_metric = before.best_metric;
+  state_.best_model_checkpoint = before.best_model_checkpoint;
+  state_.total_flos = before.total_flos;
+}
+
+void RunObserver::log(const LogRecord& record, std::int64_t step) {
+  LogRecord full = record;
+  full.emplace_back("step", step);
+  jsonl_->write(full);
+  if (events_) events_->record(full, step, now());
+  state_.log_history.push_back(full);
+}
+
+void RunObserver::on_step(const StepResult& result) {
+  last_ = result;
+  const bool finite = std::isfinite(result.loss);
+  if (finite) finite_loss_ = result.loss;
+  loss_sum_ += finite || !config_.logging_nan_inf_filter ? result.loss : finite_loss_;
+  log_seconds_ += result.seconds;
+  tokens_since_log_ += result.tokens;
+  ++steps_since_log_;
+  total_loss_ += result.loss;
+  total_tokens_ += result.tokens;
+  ++total_steps_;
+  state_.total_flos += settings_.flops_per_token * static_cast<double>(result.tokens);
+  state_.num_input_tokens_seen = result.tokens_seen;
+  const bool due =
+      !settings_.log_nothing &&
+      ((settings_.log_every > 0 && result.step % settings_.log_every == 0) ||
+       (settings_.log_first && result.step == 1) ||
+       (settings_.log_each_epoch && settings_.steps_per_epoch > 0 && result.step % settings_.steps_per_epoch == 0) ||
+       result.step == settings_.max_steps);
+  StepReport report;
+  report.step = result.step;
+  report.total = settings_.max_steps;
+  report.epoch = result.epoch;
+  report.learning_rate = result.learning_rate;
+  report.gradient_norm = result.gradient_norm;
+  report.memory_bytes = static_cast<std::int64_t>(settings_.memory_bytes);
+  report.logged = due;
+  report.loss = due ? loss_sum_ / static_cast<double>(steps_since_log_) : result.loss;
+  report.tokens_per_second = static_cast<double>(tokens_since_log_) / log_seconds_;
+  progress_->update(report, seconds());
+  if (!due) return;
+  LogRecord record = {
+      {"loss", report.loss},   {"grad_norm", result.gradient_norm}, {"learning_rate", result.learning_rate},
+      {"epoch", result.epoch}, {"accuracy", result.accuracy},       {"tokens_per_second", report.tokens_per_second}};
+  if (config_.include_num_input_tokens_seen) record.emplace_back("num_input_tokens_seen", result.tokens_seen);
+  log(record, result.step);
+  loss_sum_ = log_seconds_ = 0;
+  steps_since_log_ = tokens_since_log_ = 0;
+}
+
+void RunObserver::on_evaluation(const EvaluationResult& result) {
+  log({{"eval_loss", result.loss},
+       {"eval_perplexity", std::exp(result.loss)},
+       {"eval_accuracy", result.accuracy},
+       {"eval_targets", result.targets},
+       {"eval_runtime", result.seconds},
+       {"epoch", result.epoch}},
+      result.step);
+  progress_->message(fmt::format(
+      "evaluation at step {}: loss {:.4f}  perplexity {:.2f}  accuracy {:.1f}%  ({:.1f} s){}", result.step, result.loss,
+      std::exp(result.loss), 100 * result.accuracy, result.seconds, result.best ? "  best so far" : ""));
+  if (!result.best) return;
+  state_.best_global_step = result.step;
+  state_.best_metric = config_.metric_for_best_model.value_or("loss").find("accuracy") != std::string::npos
+                           ? result.accuracy
+                           : result.loss;
+}
+
+void RunObserver::on_checkpoint(std::int64_t step, const std::filesystem::path& folder, double seconds_taken) {
+  progress_->message(fmt::format("checkpoint of step {}: {} ({:.1f} s)", step, folder.string(), seconds_taken));
+  if (state_.best_global_step == step) state_.best_model_checkpoint = folder.string();
+}
+
+std::string RunObserver::trainer_state(std::int64_t step, double epoch) {
+  state_.global_step = step;
+  state_.epoch = epoch;
+  return trainer_state_text(state_);
+}
+
+void RunObserver::finish(const StepResult* last) {
+  progress_->finish();
+  if (last == nullptr || total_steps_ == 0) return;
+  const double runtime = seconds();
+  log({{"train_runtime", runtime},
+       {"train_tokens_per_second", static_cast<double>(total_tokens_) / runtime},
+       {"train_steps_per_second", static_cast<double>(total_steps_) / runtime},
+       {"train_loss", total_loss_ / static_cast<double>(total_steps_)},
+       {"epoch", last->epoch}},
+      last->step);
+  write_file_atomic(std::filesystem::path(config_.output_dir) / "trainer_state.json",
+                    trainer_state(last->step, last->epoch));
+  fmt::print("{} steps in {}, {} tok/s, mean loss {:.4f}\n", total_steps_, duration_text(runtime),
+             short_number(static_cast<double>(total_tokens_) / runtime),
+             total_loss_ / static_cast<double>(total_steps_));
+}
+
+}  // namespace convoy
