@@ -36,6 +36,7 @@ class OneThread {
   ~OneThread() { omp_set_num_threads(saved_); }
   OneThread(const OneThread&) = delete;
   OneThread& operator=(const OneThread&) = delete;
+  int pool() const { return saved_; }
 
  private:
   int saved_;
@@ -70,7 +71,7 @@ struct Execution {
 
 class OneDnnTile : public TileProduct {
  public:
-  OneDnnTile(const TileSpec& spec, const dnnl::matmul::primitive_desc& pd)
+  OneDnnTile(const TileSpec& spec, const dnnl::matmul::primitive_desc& pd, int threads)
       : spec_(spec),
         pd_(pd),
         primitive_(pd),
@@ -79,7 +80,7 @@ class OneDnnTile : public TileProduct {
         b_(spec.transpose_b ? spec.n : spec.k, spec.transpose_b ? spec.k : spec.n, spec.ldb, spec.in),
         c_(spec.m, spec.n, spec.ldc, spec.out),
         own_scratch_(align64(pd.scratchpad_desc().get_size())) {
-    reserve(static_cast<std::size_t>(std::max(1, omp_get_max_threads())));
+    reserve(static_cast<std::size_t>(std::max(1, threads)));
   }
 
   std::size_t scratch_bytes() const override {
@@ -196,7 +197,7 @@ std::shared_ptr<TileProduct> prepare_onednn_tile(const TileSpec& spec, bool any)
     const dnnl::matmul::desc operation = spec.bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
     const dnnl::matmul::primitive_desc pd(operation, attributes, engine());
     if (!any && !std::string_view(pd.impl_info_str()).starts_with("brg")) return nullptr;
-    return std::make_shared<OneDnnTile>(spec, pd);
+    return std::make_shared<OneDnnTile>(spec, pd, one.pool());
   } catch (const dnnl::error&) {
     return nullptr;  // no implementation for this type on this processor
   }
