@@ -76,7 +76,7 @@ int generate(const Arguments& arguments) {
       ids.push_back(*start);
     }
   } else {
-    ids = ChatEncoder(parse_chat_format(arguments.chat), *tokenizer).prompt({{"user", arguments.prompt}});
+    ids = ChatEncoder(parse_chat_format(arguments.chat), *tokenizer).prompt({{"user", arguments.prompt, "", true}});
   }
   CpuDevice device;
   Generator generator(device, *model, dtype, longest(arguments, *model, ids.size()));

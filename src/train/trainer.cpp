@@ -48,8 +48,8 @@ int StopSignals::received() {
 }
 
 Trainer::Trainer(Engine& engine, const ModelSource& source, WeightMap weights, MakeLoader training,
-                 MakeLoader evaluation, const Schedule& schedule, CheckpointStore& store, TrainerOptions options,
-                 TrainingObserver& observer)
+                 MakeLoader evaluation, const Schedule& schedule, std::optional<PlateauState> plateau,
+                 CheckpointStore& store, TrainerOptions options, TrainingObserver& observer)
     : engine_(engine),
       source_(source),
       weights_(std::move(weights)),
