@@ -113,7 +113,7 @@ TEST(ConfigErrors, CommandLine) {
   EXPECT_EQ(flag_error({"--run_name", "\xff"}), "the value is not UTF-8 text [--run_name]");
   EXPECT_EQ(flag_error({"\xff"}), "an argument is not UTF-8 text [command line]");
   EXPECT_EQ(flag_error({"--seed", "x"}), "`seed` must be a whole number of at least 0, not 'x' [--seed]");
-  EXPECT_EQ(flag_error({"--lr_scheduler_kwargs", "{a: "}), "");
+  EXPECT_EQ(flag_error({"--lr_scheduler_kwargs", "{a: "}), "a key must be plain text [--lr_scheduler_kwargs:1]");
 }
 
 TEST(ConfigErrors, Precision) {

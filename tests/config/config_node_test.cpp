@@ -20,14 +20,14 @@ TEST(ConfigNode, LinesAndKinds) {
   const ConfigNode root =
       parse_yaml("# head\na: 1\nb:\n  - x\n  - 'y'\nc: {d: null, e: [1, 2]}\nf: ~\ng:\n", "run.yaml");
   ASSERT_EQ(root.entries.size(), 5u);
-  EXPECT_EQ(root.entries[0].second.line, 2);
-  EXPECT_EQ(root.entries[1].second.line, 3);
-  EXPECT_EQ(root.entries[1].second.items[1].line, 5);
-  EXPECT_TRUE(root.entries[1].second.items[1].quoted);
-  EXPECT_EQ(root.entries[2].second.line, 6);
-  EXPECT_EQ(root.entries[3].second.kind, ConfigNode::Kind::kNull);
-  EXPECT_EQ(root.entries[4].second.kind, ConfigNode::Kind::kNull);
-  EXPECT_EQ(root.entries[4].second.line, 8);
+  EXPECT_EQ(root.entries[0].value.line, 2);
+  EXPECT_EQ(root.entries[1].value.line, 3);
+  EXPECT_EQ(root.entries[1].value.items[1].line, 5);
+  EXPECT_TRUE(root.entries[1].value.items[1].quoted);
+  EXPECT_EQ(root.entries[2].value.line, 6);
+  EXPECT_EQ(root.entries[3].value.kind, ConfigNode::Kind::kNull);
+  EXPECT_EQ(root.entries[4].value.kind, ConfigNode::Kind::kNull);
+  EXPECT_EQ(root.entries[4].value.line, 8);
   EXPECT_EQ(to_json(root).dump(), R"({"a":1,"b":["x","y"],"c":{"d":null,"e":[1,2]},"f":null,"g":null})");
 }
 
@@ -59,7 +59,7 @@ TEST(ConfigNode, YamlErrors) {
   EXPECT_EQ(yaml_error("word"), "a run file is a map of keys [run.yaml:1]; write `key: value` lines");
   EXPECT_EQ(yaml_error("a: !secret x"), "the YAML tag !secret is not supported [run.yaml:1]");
   EXPECT_EQ(yaml_error("? [a]\n: 1"), "a key must be plain text [run.yaml:1]");
-  EXPECT_EQ(yaml_error("~: 1"), "a key must be plain text [run.yaml:1]");
+  EXPECT_EQ(yaml_error("~: 1"), "a key is missing [run.yaml:1]");
   EXPECT_EQ(yaml_error("a: \xff"), "not UTF-8 text [run.yaml]; save the file as UTF-8");
   EXPECT_NE(yaml_error("a: [1, 2\nb: 3").find("not valid YAML: "), std::string::npos);
   EXPECT_NE(yaml_error("a: [1, 2\nb: 3").find("[run.yaml:"), std::string::npos);
@@ -92,9 +92,9 @@ TEST(ConfigNode, JsonErrors) {
 
 TEST(ConfigNode, JsonLinesAreThoseOfTheKeys) {
   const ConfigNode root = parse_json_tree("{\n\"a\":\n1\n,\n\"b\": {\n\"c\": [\n1, 2]}}", "f");
-  EXPECT_EQ(root.entries[0].second.line, 2);
-  EXPECT_EQ(root.entries[1].second.line, 5);
-  EXPECT_EQ(root.entries[1].second.entries[0].second.line, 6);
+  EXPECT_EQ(root.entries[0].value.line, 2);
+  EXPECT_EQ(root.entries[1].value.line, 5);
+  EXPECT_EQ(root.entries[1].value.entries[0].value.line, 6);
 }
 
 TEST(ConfigNode, Utf8) {
