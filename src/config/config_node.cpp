@@ -83,11 +83,12 @@ class TreeBuilder {
   static std::size_t count(const ConfigNode& node) {
     std::size_t total = 1;
     for (const ConfigNode& item : node.items) total += count(item);
-    for (const auto& entry : node.entries) total += count(entry.second);
+    for (const auto& entry : node.entries) total += count(entry.value);
     return total;
   }
 
   void set_key(const ConfigNode& node) {
+    if (node.kind == ConfigNode::Kind::kNull) fail(node.line, "a key is missing");
     if (node.kind != ConfigNode::Kind::kScalar) fail(node.line, "a key must be plain text");
     if (node.text == "<<" && !node.quoted)
       throw usage_error("YAML merge keys (`<<`) are not supported")
@@ -113,7 +114,7 @@ class TreeBuilder {
       return;
     }
     if (node.kind != ConfigNode::Kind::kScalar || node.line == 0) node.line = frame.key_line;
-    frame.node.entries.emplace_back(std::move(*frame.key), std::move(node));
+    frame.node.entries.push_back({std::move(*frame.key), std::move(node)});
     frame.key.reset();
   }
 

@@ -3,23 +3,29 @@
 
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "base/json.h"
 
 namespace convoy {
 
+struct ConfigEntry;
+
 struct ConfigNode {
   enum class Kind : std::uint8_t { kNull, kScalar, kList, kMap };
   Kind kind = Kind::kNull;
-  std::string text;                                         // of a scalar
-  bool quoted = false;                                      // a scalar in quotes: text, whatever it looks like
-  int line = 0;                                             // 1-based; 0 on the command line
-  std::vector<ConfigNode> items;                            // of a list
-  std::vector<std::pair<std::string, ConfigNode>> entries;  // of a map, in the file's order; keys are distinct
+  std::string text;                  // of a scalar
+  bool quoted = false;               // a scalar in quotes: text, whatever it looks like
+  int line = 0;                      // 1-based; 0 on the command line
+  std::vector<ConfigNode> items;     // of a list
+  std::vector<ConfigEntry> entries;  // of a map, in the file's order; keys are distinct
 
   static ConfigNode scalar(std::string text, bool quoted, int line);
+};
+
+struct ConfigEntry {
+  std::string key;
+  ConfigNode value;
 };
 
 // Reads one document whose top is a map. Throws usage errors with "name:line": syntax, a key given twice, YAML merge

@@ -108,7 +108,7 @@ output_dir: out
 - The names and meanings are those of Hugging Face's `TrainingArguments` where those have the key. DeepSpeed's JSON is
   not read yet.
 
-This page is made from the program's own table of keys (`convoy config-reference`).
+This page is made from the program's own table of keys; a test compares the two.
 )";
 
 }  // namespace

@@ -221,7 +221,7 @@ Value random_value(const Key& key, std::mt19937& random) {
 TEST(RunConfig, PrintedSettingsReadBackTheSame) {
   std::mt19937 random(7);
   int kept = 0;
-  for (int round = 0; round < 3000; ++round) {
+  for (int round = 0; round < 1500; ++round) {
     RunConfig config;
     for (const Section& section : key_sections()) {
       for (const Key& key : section.keys) {
