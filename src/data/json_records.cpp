@@ -88,7 +88,7 @@ std::string content_of(dom::object message, const std::string& field) {
 }
 
 // What would change the text of a conversation and is not rendered here must not get lost on the way.
-void refuse_tools(dom::object object, const char* field, const char* remedy) {
+void refuse(dom::object object, const char* field, const char* remedy) {
   dom::element value;
   if (object.at_key(field).get(value) != simdjson::SUCCESS || value.is_null()) return;
   std::string_view text;
@@ -98,6 +98,7 @@ void refuse_tools(dom::object object, const char* field, const char* remedy) {
   throw data_error(fmt::format("field '{}' is not rendered by any chat format here", field)).mend(remedy);
 }
 constexpr const char* kCallRemedy = "write the call into the content of the message";
+constexpr const char* kReasoningRemedy = "write it into the content of the message, as <think>…</think>";
 constexpr const char* kToolsRemedy = "write the tools into the content of the system message";
 
 std::string number_message(Error failure, std::size_t index) {
@@ -141,9 +142,11 @@ void read_record(dom::object record, const SourceOptions& options, Sample& sampl
   for (const dom::key_value_pair field : record) present.emplace_back(field.key);
   switch (kind_of(present, options)) {
     case SampleKind::kMessages:
-      refuse_tools(record, "tools", kToolsRemedy);
+      refuse(record, "tools", kToolsRemedy);
       read_messages(required_list(record, names.messages), names.messages, sample, [&](dom::object message) {
-        refuse_tools(message, "tool_calls", kCallRemedy);
+        refuse(message, "tool_calls", kCallRemedy);
+        refuse(message, "function_call", kCallRemedy);
+        refuse(message, "reasoning_content", kReasoningRemedy);
         return ChatMessage{.role = std::string(required_string(message, names.role)),
                            .content = content_of(message, names.content),
                            .metadata = std::string(optional_string(message, names.metadata)),
@@ -151,7 +154,7 @@ void read_record(dom::object record, const SourceOptions& options, Sample& sampl
       });
       return;
     case SampleKind::kConversations: {
-      refuse_tools(record, "tools", kToolsRemedy);
+      refuse(record, "tools", kToolsRemedy);
       if (const std::string_view system = optional_string(record, names.system); !system.empty())
         sample.messages.push_back({.role = "system", .content = std::string(system), .metadata = "", .trained = false});
       read_messages(required_list(record, names.conversations), names.conversations, sample, [&](dom::object message) {

@@ -110,6 +110,8 @@ TEST(JsonLines, ErrorsSayWhereAndWhy) {
               HasSubstr("field 'content' is null, not a string"));
   EXPECT_THAT(error("{\"messages\": [{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[1]}]}"),
               HasSubstr("field 'tool_calls' is not rendered"));
+  EXPECT_THAT(error("{\"messages\": [{\"role\":\"assistant\",\"content\":\"\",\"reasoning_content\":\"r\"}]}"),
+              HasSubstr("field 'reasoning_content' is not rendered"));
   EXPECT_THAT(error("{\"messages\": [], \"tools\": [{}]}"), HasSubstr("field 'tools' is not rendered"));
   EXPECT_THAT(error("{\"messages\": [{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}"),
               HasSubstr("a part of 'content' is of type 'image_url'"));
