@@ -279,15 +279,12 @@ void BpeModel::merge(std::vector<TokenId>& symbols, std::vector<TokenId>& out) c
 // Merges in place, looking through all pairs each time: quickest for few symbols. ranks[i] is that of ids[i], ids[i+1].
 std::size_t BpeModel::merge_short(TokenId* ids, std::uint32_t* ranks, std::size_t count) const {
   while (count > 1) {
+    // Two passes: the first is one that compilers turn into vector instructions.
     std::uint32_t best = PairTable::kNone;
-    std::size_t at = 0;
-    for (std::size_t i = 0; i + 1 < count; ++i) {
-      if (ranks[i] < best) {
-        best = ranks[i];
-        at = i;
-      }
-    }
+    for (std::size_t i = 0; i + 1 < count; ++i) best = std::min(best, ranks[i]);
     if (best == PairTable::kNone) break;
+    std::size_t at = 0;
+    while (ranks[at] != best) ++at;
     ids[at] = results_[best];
     std::memmove(ids + at + 1, ids + at + 2, (count - at - 2) * sizeof(TokenId));
     if (at + 2 < count) std::memmove(ranks + at, ranks + at + 1, (count - at - 2) * sizeof(std::uint32_t));

@@ -8,6 +8,20 @@
 #include "text/unicode.h"
 
 namespace convoy {
+namespace {
+
+// A file may hold any number of Replace steps; text that only ever grows is refused before it fills the memory.
+constexpr std::size_t kMostGrowth = 1000, kAlwaysFine = std::size_t{1} << 20;
+
+void normalize(const std::vector<std::unique_ptr<const Normalizer>>& normalizers, std::string& text) {
+  const std::size_t most = text.size() > SIZE_MAX / kMostGrowth ? SIZE_MAX : text.size() * kMostGrowth + kAlwaysFine;
+  for (const auto& normalizer : normalizers) {
+    normalizer->apply(text);
+    if (text.size() > most) throw data_error(fmt::format("the normalizers make a text of {} bytes", text.size()));
+  }
+}
+
+}  // namespace
 
 BpeTokenizer::BpeTokenizer(BpeTokenizerParts parts) : parts_(std::move(parts)) {
   vocab_size_ = parts_.model->vocabulary().size();
@@ -49,8 +63,7 @@ void BpeTokenizer::add_tokens() {
   }
   for (const AddedToken& token : parts_.added_tokens) {
     added_texts_.push_back(token.content);
-    if (!token.normalized) continue;
-    for (const auto& normalizer : parts_.normalizers) normalizer->apply(added_texts_.back());
+    if (token.normalized) normalize(parts_.normalizers, added_texts_.back());
   }
   // Where two tokens have one normalized form, special ones come first.
   for (const bool special : {true, false}) {
@@ -82,7 +95,7 @@ void BpeTokenizer::encode_raw(std::string_view text, bool at_start, bool parse_s
   std::string normalized;
   if (!parts_.normalizers.empty()) {
     normalized = text;
-    for (const auto& normalizer : parts_.normalizers) normalizer->apply(normalized);
+    normalize(parts_.normalizers, normalized);
     text = normalized;
   }
   if (normalized_splitter_.empty()) return encode_normalized(text, at_start, out);

@@ -4,26 +4,15 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "base/files.h"
 #include "base/json.h"
 #include "text/bpe_trainer.h"
+#include "text/pre_tokenizer.h"
 #include "text/unicode.h"
 
 namespace convoy {
 namespace {
-
-Json byte_level(bool use_regex) {
-  return {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", use_regex}};
-}
-
-Json pre_tokenizer(SplitPattern pattern) {
-  if (pattern == SplitPattern::kGpt2) return byte_level(true);
-  const Json split = {{"type", "Split"},
-                      {"pattern", {{"Regex", std::string(expression_of(pattern))}}},
-                      {"behavior", "Isolated"},
-                      {"invert", false}};
-  return {{"type", "Sequence"}, {"pretokenizers", Json::array({split, byte_level(false)})}};
-}
 
 Json added_token(const std::string& content) {
   return {{"content", content}, {"single_word", false}, {"lstrip", false},
@@ -69,9 +58,9 @@ std::string tokenizer_text(const TrainedBpe& trained, const BpeTrainerOptions& o
       {"padding", nullptr},
       {"added_tokens", added},
       {"normalizer", options.pattern == SplitPattern::kQwen2 ? Json{{"type", "NFC"}} : Json()},
-      {"pre_tokenizer", pre_tokenizer(options.pattern)},
+      {"pre_tokenizer", byte_level_section(options.pattern)},
       {"post_processor", nullptr},
-      {"decoder", byte_level(true)},
+      {"decoder", byte_level_section(SplitPattern::kGpt2)},
   };
   std::string out = dump_json(head);
   out.resize(out.rfind('}'));
@@ -98,7 +87,9 @@ std::string config_text(const TrainedBpe& trained, const BpeTrainerOptions& opti
 }  // namespace
 
 void write_tokenizer(const TrainedBpe& trained, const BpeTrainerOptions& options, const std::filesystem::path& folder) {
-  std::filesystem::create_directories(folder);
+  std::error_code failure;
+  std::filesystem::create_directories(folder, failure);
+  if (failure) throw storage_error("cannot make the folder: " + failure.message()).at(folder.string());
   write_file_atomic(folder / "tokenizer.json", tokenizer_text(trained, options));
   write_file_atomic(folder / "tokenizer_config.json", config_text(trained, options));
 }

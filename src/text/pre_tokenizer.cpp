@@ -286,6 +286,17 @@ std::unique_ptr<const PreTokenizer> read_one(Component& c) {
 
 }  // namespace
 
+Json byte_level_section(SplitPattern pattern) {
+  const bool own = pattern == SplitPattern::kGpt2;  // the one that ByteLevel has itself
+  const Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", own}};
+  if (own) return bytes;
+  const Json split = {{"type", "Split"},
+                      {"pattern", {{"Regex", std::string(expression_of(pattern))}}},
+                      {"behavior", "Isolated"},
+                      {"invert", false}};
+  return {{"type", "Sequence"}, {"pretokenizers", Json::array({split, bytes})}};
+}
+
 PreTokenizers PreTokenizers::read(const Json& json) {
   PreTokenizers out;
   std::vector<Component> components = flatten_components(json, "pre_tokenizer", "pretokenizers");

@@ -30,6 +30,9 @@ class PreTokenizer {
   virtual std::optional<SplitPattern> pattern() const { return std::nullopt; }
 };
 
+// The pre_tokenizer section of a byte-level tokenizer that cuts text at `pattern`.
+Json byte_level_section(SplitPattern pattern);
+
 class PreTokenizers {
  public:
   // ByteLevel, Split, Digits, Whitespace, WhitespaceSplit, Punctuation, Metaspace, CharDelimiterSplit, BertPreTokenizer

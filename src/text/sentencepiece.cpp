@@ -2,6 +2,7 @@
 #include <sentencepiece_processor.h>
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "base/error.h"
 #include "base/hash.h"
@@ -47,6 +48,7 @@ class SentencePieceTokenizer : public Tokenizer {
   bool legacy_ = true;         // whether it also does so after a special token
   bool add_bos_ = true, add_eos_ = false;
   std::vector<AddedToken> added_;
+  std::unordered_map<TokenId, std::size_t> added_by_id_;
   AddedTokenSplitter splitter_;
   std::int64_t vocab_size_ = 0;
   std::uint64_t fingerprint_ = 0;
@@ -99,6 +101,7 @@ void SentencePieceTokenizer::add_tokens(const TokenizerConfig& config) {
     add(token);
   }
   for (const AddedToken& token : added_) {
+    added_by_id_.emplace(token.id, added_by_id_.size());
     splitter_.add(token, token.content);
     vocab_size_ = std::max<std::int64_t>(vocab_size_, std::int64_t{token.id} + 1);
   }
@@ -118,9 +121,8 @@ void SentencePieceTokenizer::set_roles(const TokenizerConfig& config) {
 }
 
 const AddedToken* SentencePieceTokenizer::added(TokenId id) const {
-  const auto found =
-      std::find_if(added_.begin(), added_.end(), [&](const AddedToken& token) { return token.id == id; });
-  return found == added_.end() ? nullptr : &*found;
+  const auto found = added_by_id_.find(id);
+  return found == added_by_id_.end() ? nullptr : &added_[found->second];
 }
 
 void SentencePieceTokenizer::encode(std::string_view text, const EncodeOptions& options,

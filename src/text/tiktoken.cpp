@@ -179,12 +179,7 @@ BpeTokenizerParts read_tiktoken(std::string_view text, const std::string& name, 
     BpeTokenizerParts parts;
     Vocabulary vocabulary = read_ranks(text);
     add_family(parts, config, vocabulary);
-    const Json pattern = {{"Regex", std::string(expression_of(SplitPattern::kCl100k))}};
-    parts.pre_tokenizers = PreTokenizers::read(
-        Json{{"type", "Sequence"},
-             {"pretokenizers",
-              Json::array({Json{{"type", "Split"}, {"pattern", pattern}, {"behavior", "Isolated"}},
-                           Json{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}})}});
+    parts.pre_tokenizers = PreTokenizers::read(byte_level_section(SplitPattern::kCl100k));
     parts.decoder = Decoder::read(Json{{"type", "ByteLevel"}});
     const std::vector<BpeMerge> merges = merges_of(vocabulary);
     BpeOptions options;

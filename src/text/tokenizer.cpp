@@ -31,7 +31,7 @@ std::unique_ptr<Tokenizer> load_file(const fs::path& file, const TokenizerConfig
   const MappedFile mapped(file);
   const std::string_view text = mapped.text();
   const std::size_t first = text.find_first_not_of(" \t\r\n");
-  if (first != std::string_view::npos && text[first] == '{') {
+  if (file.extension() == ".json" || (first != std::string_view::npos && text[first] == '{')) {
     return finish(read_tokenizer_json(text, file.string()), config, file);
   }
   if (is_tiktoken(text)) return finish(read_tiktoken(text, file.string(), config), config, file);
@@ -42,10 +42,9 @@ std::unique_ptr<Tokenizer> load_file(const fs::path& file, const TokenizerConfig
 std::string class_of_model(const fs::path& folder) {
   if (!fs::exists(folder / "config.json")) return "";
   const Json json = read_json(folder / "config.json");
-  const std::string type =
-      json.is_object()
-          ? json.value("model_type", Json("")).is_string() ? json.value("model_type", std::string()) : std::string()
-          : std::string();
+  const auto found = json.is_object() ? json.find("model_type") : json.end();
+  if (!json.is_object() || found == json.end() || !found->is_string()) return "";
+  const auto type = found->get<std::string>();
   if (type == "gpt2") return "GPT2Tokenizer";
   if (type == "whisper") return "WhisperTokenizer";
   if (type == "qwen2" || type == "qwen3") return "Qwen2Tokenizer";
@@ -138,10 +137,14 @@ void apply_config(BpeTokenizerParts& parts, const TokenizerConfig& config) {
 }
 
 std::unique_ptr<Tokenizer> load_tokenizer(const fs::path& path) {
-  if (!fs::exists(path)) throw storage_error("there is no such file or folder").at(path.string());
-  const fs::path folder = fs::is_directory(path) ? path : path.parent_path();
-  const TokenizerConfig config = TokenizerConfig::read(folder.empty() ? fs::path(".") : folder);
-  return fs::is_directory(path) ? load_folder(path, config) : load_file(path, config);
+  try {
+    if (!fs::exists(path)) throw storage_error("there is no such file or folder").at(path.string());
+    const fs::path folder = fs::is_directory(path) ? path : path.parent_path();
+    const TokenizerConfig config = TokenizerConfig::read(folder.empty() ? fs::path(".") : folder);
+    return fs::is_directory(path) ? load_folder(path, config) : load_file(path, config);
+  } catch (const fs::filesystem_error& failure) {
+    throw storage_error(failure.code().message()).at(failure.path1().string());
+  }
 }
 
 std::string StreamingDecoder::push(TokenId id) {

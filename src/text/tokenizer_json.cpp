@@ -270,22 +270,28 @@ std::vector<BpeMerge> read_merges_file(std::string_view text, const Vocabulary& 
 // The pipelines of published vocab.json and merges.txt.
 struct Pipeline {
   std::string_view tokenizer_class;
-  const char *normalizer, *pre_tokenizer, *decoder;
-  const char* suffix;
-  const char* unk;
+  const char* normalizer;
+  std::optional<SplitPattern> pattern;  // byte-level; without one it is GPT-1's
+  const char *suffix, *unk;
 };
-constexpr const char* kByteLevel = R"({"type": "ByteLevel", "add_prefix_space": false})";
-constexpr const char* kByteLevelSpace = R"({"type": "ByteLevel", "add_prefix_space": true})";
-constexpr const char* kQwen2Split = R"({"type": "Sequence", "pretokenizers": [{"type": "Split", "behavior": "Isolated",
-  "pattern": {"Regex": "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}},
-  {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}]})";
 constexpr Pipeline kPipelines[] = {
-    {"GPT2Tokenizer", "null", kByteLevel, kByteLevel, "", nullptr},
-    {"WhisperTokenizer", "null", kByteLevel, kByteLevel, "", nullptr},
-    {"Qwen2Tokenizer", R"({"type": "NFC"})", kQwen2Split, kByteLevel, "", nullptr},
-    {"OpenAIGPTTokenizer", R"({"type": "BertNormalizer"})", R"({"type": "BertPreTokenizer"})",
-     R"({"type": "BPEDecoder", "suffix": "</w>"})", "</w>", "<unk>"},
+    {"GPT2Tokenizer", "null", SplitPattern::kGpt2, "", nullptr},
+    {"WhisperTokenizer", "null", SplitPattern::kGpt2, "", nullptr},
+    {"Qwen2Tokenizer", R"({"type": "NFC"})", SplitPattern::kQwen2, "", nullptr},
+    {"OpenAIGPTTokenizer", R"({"type": "BertNormalizer"})", std::nullopt, "</w>", "<unk>"},
 };
+
+Json pre_tokenizer_of(const Pipeline& pipeline, const TokenizerConfig& config) {
+  if (!pipeline.pattern) return Json{{"type", "BertPreTokenizer"}};
+  Json section = byte_level_section(*pipeline.pattern);
+  if (section["type"] == "ByteLevel") section["add_prefix_space"] = config.add_prefix_space.value_or(false);
+  return section;
+}
+
+Json decoder_of(const Pipeline& pipeline) {
+  if (pipeline.pattern) return Json{{"type", "ByteLevel"}};
+  return Json{{"type", "BPEDecoder"}, {"suffix", pipeline.suffix}};
+}
 
 const Pipeline& find_pipeline(std::string name) {
   if (name.ends_with("Fast")) name.resize(name.size() - 4);
@@ -335,9 +341,9 @@ BpeTokenizerParts read_vocab_and_merges(std::string_view vocab, const std::strin
     const Pipeline& pipeline = find_pipeline(config.tokenizer_class);
     BpeTokenizerParts parts;
     parts.normalizers = read_normalizers(parse_json(pipeline.normalizer, "normalizer"));
-    const bool space = pipeline.pre_tokenizer == kByteLevel && config.add_prefix_space.value_or(false);
-    parts.pre_tokenizers = PreTokenizers::read(parse_json(space ? kByteLevelSpace : pipeline.pre_tokenizer, "pre"));
-    parts.decoder = Decoder::read(parse_json(pipeline.decoder, "decoder"));
+    const Json pre_tokenizer = pre_tokenizer_of(pipeline, config);
+    parts.pre_tokenizers = PreTokenizers::read(pre_tokenizer);
+    parts.decoder = Decoder::read(decoder_of(pipeline));
     Vocabulary vocabulary = read_vocab_file(vocab);
     where = merges_name;
     const std::vector<BpeMerge> list = read_merges_file(merges, vocabulary);
@@ -348,7 +354,7 @@ BpeTokenizerParts read_vocab_and_merges(std::string_view vocab, const std::strin
     parts.model = std::make_unique<BpeModel>(std::move(vocabulary), list, std::move(options));
     Hasher hasher;
     hasher.add(kEncodingVersion);
-    hasher.add(fmt::format("{}:{}:{}:", pipeline.tokenizer_class, space, vocab.size()));
+    hasher.add(fmt::format("{}:{}:{}:", pipeline.tokenizer_class, pre_tokenizer.dump(), vocab.size()));
     hasher.add(vocab);
     hasher.add(merges);
     parts.fingerprint = hasher.value();

@@ -182,6 +182,18 @@ TEST_F(TokenizerFiles, WhatIsNotSupportedIsNamed) {
               HasSubstr("uses the id 999, which has no token"));
 }
 
+TEST_F(TokenizerFiles, TextThatOnlyGrowsIsRefused) {
+  Json json = small_tokenizer();
+  Json steps = Json::array();
+  const Json grow = {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(50, 'a')}};
+  for (int i = 0; i < 20; ++i) steps.push_back(grow);
+  json["normalizer"] = {{"type", "Sequence"}, {"normalizers", steps}};
+  write("tokenizer.json", json.dump());
+  const auto tokenizer = load_tokenizer(folder_);
+  EXPECT_EQ(tokenizer->encode("b").size(), 1u);
+  EXPECT_THROW(tokenizer->encode("a"), Error);
+}
+
 TEST_F(TokenizerFiles, DamagedJsonSaysWhere) {
   const std::string whole = small_tokenizer().dump(1);
   write("tokenizer.json", whole.substr(0, whole.size() / 2));
