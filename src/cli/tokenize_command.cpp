@@ -102,6 +102,7 @@ int tokenize_files(const Arguments& arguments) {
   if (arguments.files.empty()) throw usage_error("nothing to tokenize").mend("name files, or give --text");
   EncodeSettings settings;
   if (arguments.chat != "none") settings.chat_format = parse_chat_format(arguments.chat);
+  settings.append_eos = tokenizer->eos_id().has_value();
   const SampleEncoder encoder(*tokenizer, settings);
   const auto begin = std::chrono::steady_clock::now();
   const auto data = read(arguments, arguments.files, encoder);

@@ -105,6 +105,10 @@ RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, std::int6
   }
   EncodeSettings settings;
   settings.chat_format = chat_format(config, tokenizer);
+  if (!tokenizer.eos_id()) {
+    settings.append_eos = false;
+    log_warning("the tokenizer names no end-of-sequence token: documents end without one, and the model will not learn to stop");
+  }
   const SampleEncoder encoder(tokenizer, settings);
   RunData data;
   data.train = load_or_tokenize(cache_folder(config), source_options(config, "train_files"), encoder);

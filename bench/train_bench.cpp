@@ -1,0 +1,150 @@
+// Trains a model with random tokens and prints one JSON line: tokens per second, peak memory, time to the first step.
+// The same arguments and line as bench/peers/torch_train.py.
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/parallel.h"
+#include "base/random.h"
+#include "cpu/cpu_device.h"
+#include "train/engine.h"
+
+namespace {
+
+using namespace convoy;  // NOLINT
+
+struct Arguments {
+  std::string config, dtype = "f32", recompute = "none";
+  std::int64_t batch = 4, seq = 512, accum = 1, steps = 10;
+  int threads = 0;
+  bool profile = false;
+};
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+struct RandomBatch {
+  std::vector<std::int32_t> ids, targets, positions, seq_start;
+  std::vector<std::uint64_t> keys;
+};
+
+RandomBatch random_batch(std::int64_t rows, std::int64_t seq, std::int64_t vocab, std::uint64_t stream) {
+  RandomStream random(1, stream);
+  RandomBatch batch;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t t = 0; t < seq; ++t) {
+      batch.ids.push_back(static_cast<std::int32_t>(random.below(static_cast<std::uint64_t>(vocab))));
+      batch.positions.push_back(static_cast<std::int32_t>(t));
+      batch.seq_start.push_back(static_cast<std::int32_t>(r * seq));
+      batch.keys.push_back(static_cast<std::uint64_t>(r * seq + t));
+    }
+  }
+  for (std::size_t i = 0; i < batch.ids.size(); ++i) {
+    batch.targets.push_back((i + 1) % static_cast<std::size_t>(seq) != 0 ? batch.ids[i + 1] : -1);
+  }
+  return batch;
+}
+
+int run(const Arguments& arguments) {
+  const double begin = now();
+  set_threads(arguments.threads);
+  const auto model = make_model(read_json(arguments.config), arguments.config);
+  const auto dtype = parse_dtype(arguments.dtype);
+  if (!dtype) throw usage_error("no such dtype");
+  CpuDevice device;
+  TrainShape shape;
+  shape.rows = arguments.batch;
+  shape.seq = arguments.seq;
+  shape.accumulation = arguments.accum;
+  shape.dtype = *dtype;
+  shape.max_grad_norm = 1;
+  shape.weight_decay = 0.01;
+  shape.recompute = arguments.recompute == "full"
+                        ? RecomputeMode::kFull
+                        : (arguments.recompute == "selective" ? RecomputeMode::kSelective : RecomputeMode::kNone);
+  Engine engine(device, *model, shape);
+  engine.store().initialize(1);
+  engine.micro_executor().set_profiling(arguments.profile);
+  const double targets = static_cast<double>(arguments.batch * (arguments.seq - 1) * arguments.accum);
+  std::vector<double> seconds, losses;
+  double first = 0, update_seconds = 0;
+  for (std::int64_t step = 0; step < arguments.steps; ++step) {
+    const double start = now();
+    LossTotals totals;
+    for (std::int64_t m = 0; m < arguments.accum; ++m) {
+      const RandomBatch batch = random_batch(arguments.batch, arguments.seq, model->vocab_size(),
+                                             static_cast<std::uint64_t>(step * arguments.accum + m));
+      totals +=
+          engine.micro_step({batch.ids, batch.targets, batch.positions, batch.seq_start, batch.keys}, 1 / targets);
+    }
+    const double updating = now();
+    engine.update(1e-4, step + 1);
+    update_seconds += now() - updating;
+    seconds.push_back(now() - start);
+    losses.push_back(totals.mean());
+    if (step == 0) first = now() - begin;
+  }
+  std::vector<double> rest(
+      seconds.begin() + std::min<std::ptrdiff_t>(3, static_cast<std::ptrdiff_t>(seconds.size()) - 1), seconds.end());
+  std::sort(rest.begin(), rest.end());
+  const double tokens = static_cast<double>(arguments.batch * arguments.seq * arguments.accum);
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const Json line = {{"trainer", "convoy"},
+                     {"device", device.name()},
+                     {"threads", threads()},
+                     {"parameters", model->parameter_count()},
+                     {"dtype", arguments.dtype},
+                     {"batch", arguments.batch},
+                     {"seq", arguments.seq},
+                     {"accum", arguments.accum},
+                     {"steps", arguments.steps},
+                     {"tokens_per_second", tokens / rest[rest.size() / 2]},
+                     {"gflops", engine.programs().micro.cost().flops * static_cast<double>(arguments.accum) /
+                                    rest[rest.size() / 2] * 1e-9},
+                     {"peak_rss_bytes", usage.ru_maxrss * 1024L},
+                     {"planned_bytes", engine.programs().sizes.total()},
+                     {"seconds_to_first_step", first},
+                     {"losses", losses}};
+  fmt::print("{}\n", line.dump());
+  if (!arguments.profile) return 0;
+  double total = 0;
+  for (const auto& [name, spent] : engine.micro_executor().profile()) total += spent;
+  for (const auto& [name, spent] : engine.micro_executor().profile()) {
+    fmt::print(stderr, "{:28} {:8.2f} ms a step  {:5.1f}%\n", name, 1e3 * spent / static_cast<double>(arguments.steps),
+               100 * spent / total);
+  }
+  fmt::print(stderr, "{:28} {:8.2f} ms a step\n", "update",
+             1e3 * update_seconds / static_cast<double>(arguments.steps));
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Arguments arguments;
+  CLI::App app("train with random tokens and time it");
+  app.add_option("--config", arguments.config, "config.json")->required();
+  app.add_option("--dtype", arguments.dtype, "f32 or bf16");
+  app.add_option("--batch", arguments.batch, "sequences of a micro-batch");
+  app.add_option("--seq", arguments.seq, "tokens of a sequence");
+  app.add_option("--accum", arguments.accum, "micro-batches of a step");
+  app.add_option("--steps", arguments.steps, "steps; the first three do not count");
+  app.add_option("--threads", arguments.threads, "threads");
+  app.add_option("--recompute", arguments.recompute, "none, selective or full");
+  app.add_flag("--profile", arguments.profile, "time every operation");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    return run(arguments);
+  } catch (const std::exception& failure) {
+    fmt::print(stderr, "{}\n", failure.what());
+    return 1;
+  }
+}

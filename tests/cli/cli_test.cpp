@@ -1,0 +1,294 @@
+// Whole runs of the program: results, resumption, signals, refusals.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
+
+#include "base/files.h"
+#include "base/json.h"
+#include "checkpoint/checkpoint_store.h"
+#include "checkpoint/safetensors.h"
+#include "program.h"
+
+namespace convoy {
+namespace {
+
+using testing::BackgroundRun;
+using ::testing::HasSubstr;
+using testing::Result;
+using testing::run_convoy;
+using testing::TempFolder;
+
+std::string golden(const std::string& name) {
+  return std::string(CONVOY_TEST_DATA) + "/" + name;
+}
+
+// Sentences that a tiny model can learn a little of.
+void write_text(const std::string& path, int lines) {
+  const char* subjects[] = {"The cat", "A dog", "My friend", "The old man", "Nobody", "The river"};
+  const char* verbs[] = {"sees", "likes", "hears", "follows", "forgets"};
+  const char* objects[] = {"the moon.", "a red house.", "the music.", "an open door.", "the long road."};
+  std::mt19937 random(3);
+  std::ofstream out(path);
+  for (int i = 0; i < lines; ++i) {
+    out << R"({"text": ")" << subjects[random() % 6] << " " << verbs[random() % 5] << " " << objects[random() % 5]
+        << "\"}\n";
+  }
+}
+
+class Cli : public ::testing::Test {
+ protected:
+  Cli() { write_text(data(), 400); }
+
+  std::string data() const { return folder_ / "data.jsonl"; }
+  // A tiny GPT-2 with dropout, which depends on the random numbers too.
+  std::string model_config() const {
+    return R"({"model_type": "gpt2", "vocab_size": 2200, "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64})";
+  }
+  std::vector<std::string> words(const std::string& output, const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> all = {"train",
+                                    "--from_scratch",
+                                    "--model_config",
+                                    model_config(),
+                                    "--tokenizer",
+                                    golden("tokenizers/gpt2"),
+                                    "--train_files",
+                                    data(),
+                                    "--seq_length",
+                                    "32",
+                                    "--per_device_train_batch_size",
+                                    "4",
+                                    "--gradient_accumulation_steps",
+                                    "2",
+                                    "--max_steps",
+                                    "12",
+                                    "--learning_rate",
+                                    "3e-3",
+                                    "--logging_steps",
+                                    "1",
+                                    "--save_steps",
+                                    "6",
+                                    "--output_dir",
+                                    output,
+                                    "--cache_dir",
+                                    folder_ / "cache",
+                                    "--threads",
+                                    "2"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  TempFolder folder_;
+};
+
+TEST_F(Cli, VersionHelpAndWrongCommands) {
+  EXPECT_THAT(run_convoy({"--version"}).output, HasSubstr("devices: cpu"));
+  EXPECT_EQ(run_convoy({"--help"}).status, 0);
+  EXPECT_EQ(run_convoy({}).status, 2);
+  const Result wrong = run_convoy({"trian"});
+  EXPECT_EQ(wrong.status, 2);
+  EXPECT_THAT(wrong.output, HasSubstr("did you mean 'train'?"));
+  for (const char* command : {"train", "plan", "generate", "tokenize", "tokenizer", "plot", "checkpoint"}) {
+    EXPECT_EQ(run_convoy({command, "--help"}).status, 0) << command;
+  }
+}
+
+TEST_F(Cli, TrainsSavesAndGenerates) {
+  const Result run = run_convoy(
+      words(folder_ / "run", {"--validation_split", "0.1", "--eval_strategy", "steps", "--eval_steps", "6",
+                              "--max_steps", "30", "--plot", folder_ / "loss.svg", "--report_to", "tensorboard"}));
+  ASSERT_EQ(run.status, 0) << run.output;
+  const SafetensorsFile weights(folder_ / "run/model.safetensors");
+  EXPECT_TRUE(weights.contains("transformer.wte.weight"));
+  EXPECT_FALSE(weights.contains("lm_head.weight")) << "tied weights are stored once";
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "run/tokenizer.json"));
+  EXPECT_THAT(read_file(folder_ / "loss.svg"), HasSubstr("</svg>"));
+  EXPECT_TRUE(std::filesystem::is_directory(folder_ / "run/runs"));
+  const Json state = read_json(folder_ / "run/trainer_state.json");
+  EXPECT_EQ(state["global_step"], 30);
+  double first = 0, last = 0;
+  for (const Json& entry : state["log_history"]) {
+    if (!entry.contains("loss")) continue;
+    last = entry["loss"];
+    if (first == 0) first = last;
+  }
+  EXPECT_LT(last, first - 1) << "the loss falls";
+  const std::vector<std::string> generate = {"generate", folder_ / "run", "--prompt", "The cat", "--max_new_tokens",
+                                             "8",        "--greedy"};
+  const Result once = run_convoy(generate);
+  EXPECT_EQ(once.status, 0) << once.output;
+  EXPECT_THAT(once.output, HasSubstr("The cat"));
+  EXPECT_EQ(once.output, run_convoy(generate).output);
+}
+
+TEST_F(Cli, AResumedRunGivesTheSameBits) {
+  for (const std::string dtype : {"f32", "bf16"}) {
+    const std::string whole = folder_ / ("whole-" + dtype);
+    const std::string again = folder_ / ("again-" + dtype);
+    ASSERT_EQ(run_convoy(words(whole, {"--dtype", dtype})).status, 0);
+    std::filesystem::create_directories(again);
+    std::filesystem::copy(whole + "/checkpoint-6", again + "/checkpoint-6", std::filesystem::copy_options::recursive);
+    const Result resumed =
+        run_convoy(words(again, {"--dtype", dtype, "--resume_from_checkpoint", "true", "--threads", "1"}));
+    ASSERT_EQ(resumed.status, 0) << resumed.output;
+    for (const char* file :
+         {"model.safetensors", "checkpoint-12/model.safetensors", "checkpoint-12/optimizer.safetensors"}) {
+      EXPECT_TRUE(read_file(whole + "/" + file) == read_file(again + "/" + file)) << dtype << " " << file;
+    }
+  }
+}
+
+TEST_F(Cli, TheCutOfTheBatchKeepsTheData) {
+  ASSERT_EQ(run_convoy(words(folder_ / "a")).status, 0);
+  ASSERT_EQ(
+      run_convoy(words(folder_ / "b", {"--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "4"}))
+          .status,
+      0);
+  const Json a = read_json(folder_ / "a/trainer_state.json");
+  const Json b = read_json(folder_ / "b/trainer_state.json");
+  for (std::size_t i = 0; i < 12; ++i) {
+    EXPECT_NEAR(a["log_history"][i]["loss"].get<double>(), b["log_history"][i]["loss"].get<double>(), 2e-4) << i;
+  }
+}
+
+TEST_F(Cli, ASignalSavesAndEndsWithItsStatus) {
+  for (const auto& [number, status] : {std::pair{SIGTERM, 143}, std::pair{SIGINT, 130}}) {
+    const std::string output = folder_ / ("signal-" + std::to_string(number));
+    BackgroundRun run(words(output, {"--max_steps", "1000000", "--save_steps", "500000"}), folder_ / "log");
+    for (int i = 0; i < 600; ++i) {  // until it trains
+      if (std::filesystem::exists(output + "/log.jsonl") &&
+          read_file(output + "/log.jsonl").find("\"step\":2") != std::string::npos)
+        break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    run.signal(number);
+    const Result result = run.wait();
+    EXPECT_EQ(result.status, status) << result.output;
+    CheckpointStore store(output);
+    const auto newest = store.newest_whole();
+    ASSERT_TRUE(newest) << result.output;
+    const Result next = run_convoy(
+        words(output, {"--max_steps", std::to_string(newest->step + 2), "--resume_from_checkpoint", "true"}));
+    EXPECT_EQ(next.status, 0) << next.output;
+  }
+}
+
+TEST_F(Cli, ADamagedCheckpointIsReportedAndTheOneBeforeUsed) {
+  const std::string output = folder_ / "run";
+  ASSERT_EQ(run_convoy(words(output)).status, 0);
+  {
+    std::fstream file(output + "/checkpoint-12/optimizer.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(5000);
+    file.put('x');
+    file.put('y');
+  }
+  const Result verify = run_convoy({"checkpoint", "verify", output});
+  EXPECT_EQ(verify.status, 6);
+  EXPECT_THAT(verify.output, HasSubstr("checkpoint-12: damaged"));
+  EXPECT_THAT(verify.output, HasSubstr("checkpoint-6: whole"));
+  const Result resumed = run_convoy(words(output, {"--resume_from_checkpoint", "true"}));
+  EXPECT_EQ(resumed.status, 0) << resumed.output;
+  EXPECT_THAT(resumed.output, HasSubstr("optimizer.safetensors"));
+  EXPECT_THAT(resumed.output, HasSubstr("at step 6"));
+}
+
+TEST_F(Cli, ARunThatDoesNotFitIsRefusedWithSettingsThatDo) {
+  const Result plan = run_convoy({"plan", "--from_scratch", "--model_config", model_config(), "--seq_length", "64"});
+  EXPECT_EQ(plan.status, 0) << plan.output;
+  EXPECT_THAT(plan.output, HasSubstr("total"));
+  const Result refused = run_convoy(words(folder_ / "run", {"--memory_limit", "3MiB"}));
+  EXPECT_EQ(refused.status, 4) << refused.output;
+  EXPECT_THAT(refused.output, HasSubstr("these settings fit:"));
+  EXPECT_THAT(refused.output, HasSubstr("--per_device_train_batch_size 1"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run/log.jsonl")) << "refused before anything is written";
+}
+
+TEST_F(Cli, BadFilesAreNamed) {
+  const auto expect = [&](const std::vector<std::string>& more, int status, const std::string& text) {
+    const Result result = run_convoy(words(folder_ / "bad", more));
+    EXPECT_EQ(result.status, status) << result.output;
+    EXPECT_THAT(result.output, HasSubstr(text));
+    EXPECT_THAT(result.output, ::testing::Not(HasSubstr("terminate"))) << "an error, not a crash";
+  };
+  const std::string broken = folder_ / "broken.jsonl";
+  std::ofstream(broken) << "{\"text\": \"fine\"}\n{\"text\": 1\n";
+  expect({"--train_files", broken}, 3, "broken.jsonl:2");
+  expect({"--train_files", broken, "--skip_bad_samples", "--max_steps", "1"}, 0, "malformed");
+  expect({"--train_files", folder_ / "nothing-*.jsonl"}, 2, "nothing-*.jsonl");
+  expect({"--learning_rat", "1"}, 2, "learning_rate");
+  expect({"--learning_rate", "fast"}, 2, "learning_rate");
+  expect({"--tokenizer", folder_ / "no-such"}, 6, "no-such");
+  expect({"--model_config", R"({"model_type": "gpt3"})"}, 2, "gpt2");
+  expect({"--model_config", R"({"model_type": "gpt2", "vocab_size": 10, "n_embd": 32, "n_layer": 2, "n_head": 2})"}, 2,
+         "vocabulary");
+  expect({"--seq_length", "100"}, 2, "learned positions");
+  expect({"--resume_from_checkpoint", "true"}, 2, "No valid checkpoint found");
+  expect({"--eval_strategy", "steps"}, 2, "validation");
+  expect({"--lr_scheduler_type", "linnear"}, 2, "linear");
+}
+
+TEST_F(Cli, BadModelFoldersAreNamed) {
+  const auto broken_copy = [&](const std::string& name) {
+    const std::string copy = folder_ / name;
+    std::filesystem::copy(golden("qwen2/model"), copy, std::filesystem::copy_options::recursive);
+    return copy;
+  };
+  const auto expect = [&](const std::string& model, int status, const std::string& text) {
+    const Result result = run_convoy({"train", "--model", model, "--tokenizer", golden("tokenizers/gpt2"),
+                                      "--train_files", data(), "--output_dir", folder_ / "out", "--max_steps", "1"});
+    EXPECT_EQ(result.status, status) << result.output;
+    EXPECT_THAT(result.output, HasSubstr(text));
+  };
+  const std::string truncated = broken_copy("truncated");
+  std::filesystem::resize_file(truncated + "/model.safetensors", 50000);
+  expect(truncated, 6, "model.safetensors");
+  const std::string missing = broken_copy("missing");
+  std::filesystem::remove(missing + "/model.safetensors");
+  expect(missing, 6, "missing");
+  const std::string wider = broken_copy("wider");
+  Json config = read_json(wider + "/config.json");
+  config["hidden_size"] = 64;
+  write_file_atomic(wider + "/config.json", dump_json(config));
+  expect(wider, 3, "has shape");
+  const std::string deeper = broken_copy("deeper");
+  config = read_json(deeper + "/config.json");
+  config["num_hidden_layers"] = 4;
+  config.erase("layer_types");
+  write_file_atomic(deeper + "/config.json", dump_json(config));
+  expect(deeper, 3, "model.layers.3.");
+  const std::string activation = broken_copy("activation");
+  config = read_json(activation + "/config.json");
+  config["hidden_act"] = "relu";
+  write_file_atomic(activation + "/config.json", dump_json(config));
+  expect(activation, 2, "hidden_act");
+}
+
+TEST_F(Cli, TokenizesAndTrainsTokenizers) {
+  const Result trained = run_convoy({"tokenizer", "train", data(), "--vocab_size", "320", "--output", folder_ / "tok"});
+  ASSERT_EQ(trained.status, 0) << trained.output;
+  const Result shown = run_convoy({"tokenize", "--tokenizer", folder_ / "tok", "--text", "The cat"});
+  EXPECT_EQ(shown.status, 0) << shown.output;
+  EXPECT_THAT(shown.output, HasSubstr("The"));
+  const Result counted = run_convoy({"tokenize", data(), "--tokenizer", folder_ / "tok", "--validation_split", "0.1"});
+  EXPECT_EQ(counted.status, 0) << counted.output;
+  EXPECT_THAT(counted.output, HasSubstr("bigram loss"));
+}
+
+TEST_F(Cli, EarlyStoppingAndTheBestModel) {
+  const Result run = run_convoy(
+      words(folder_ / "run", {"--validation_split", "0.1", "--eval_strategy", "steps", "--eval_steps", "3",
+                              "--save_steps", "3", "--max_steps", "60", "--load_best_model_at_end",
+                              "--early_stopping_patience", "2", "--save_total_limit", "2", "--learning_rate", "0.5"}));
+  ASSERT_EQ(run.status, 0) << run.output;
+  EXPECT_THAT(run.output, HasSubstr("early stop"));
+  const Json state = read_json(folder_ / "run/trainer_state.json");
+  const std::string best = state["best_model_checkpoint"].get<std::string>();
+  EXPECT_TRUE(read_file(best + "/model.safetensors") == read_file(folder_ / "run/model.safetensors"));
+}
+
+}  // namespace
+}  // namespace convoy
