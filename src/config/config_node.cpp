@@ -18,7 +18,7 @@ namespace convoy {
 namespace {
 
 constexpr std::size_t kMaxDepth = 64;
-constexpr std::size_t kMaxNodes = 200'000;
+constexpr std::size_t kMaxNodes = 10'000;
 
 std::string place(const std::string& name, int line) {
   return line > 0 ? fmt::format("{}:{}", name, line) : name;
@@ -31,7 +31,7 @@ class TreeBuilder {
 
   void add(ConfigNode node, std::size_t anchor) {
     if (++nodes_ > kMaxNodes) fail(node.line, "too many values for a run file");
-    if (!stack_.empty() && stack_.back().node.kind == ConfigNode::Kind::kMap && !stack_.back().key) {
+    if (!stack_.empty() && stack_.back().node.kind == ConfigNode::Kind::kMap && !stack_.back().has_key) {
       set_key(node);
       return;
     }
@@ -41,7 +41,7 @@ class TreeBuilder {
 
   void open(ConfigNode::Kind kind, int line, std::size_t anchor) {
     if (stack_.size() >= kMaxDepth) fail(line, fmt::format("nested deeper than {} levels", kMaxDepth));
-    if (!stack_.empty() && stack_.back().node.kind == ConfigNode::Kind::kMap && !stack_.back().key)
+    if (!stack_.empty() && stack_.back().node.kind == ConfigNode::Kind::kMap && !stack_.back().has_key)
       fail(line, "a key must be plain text");
     Frame frame;
     frame.node.kind = kind;
@@ -76,7 +76,8 @@ class TreeBuilder {
   struct Frame {
     ConfigNode node;
     std::size_t anchor = 0;
-    std::optional<std::string> key;
+    std::string key;
+    bool has_key = false;  // a map's key waits for its value
     int key_line = 0;
   };
 
@@ -100,6 +101,7 @@ class TreeBuilder {
         fail(node.line, fmt::format("the key `{}` is given twice (first on line {})", key, value.line));
     }
     frame.key = node.text;
+    frame.has_key = true;
     frame.key_line = node.line;
   }
 
@@ -114,8 +116,8 @@ class TreeBuilder {
       return;
     }
     if (node.kind != ConfigNode::Kind::kScalar || node.line == 0) node.line = frame.key_line;
-    frame.node.entries.push_back({std::move(*frame.key), std::move(node)});
-    frame.key.reset();
+    frame.node.entries.push_back({std::move(frame.key), std::move(node)});
+    frame.has_key = false;
   }
 
   std::string name_;

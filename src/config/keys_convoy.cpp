@@ -4,6 +4,9 @@
 namespace convoy {
 namespace {
 
+// The words of `dtype` stand in the order of the type's values.
+static_assert(static_cast<int>(DType::kF32) == 0 && static_cast<int>(DType::kBF16) == 1);
+
 Section model_keys() {
   Section s{"Model", {}};
   s.add("model", &RunConfig::model, "Folder of a Hugging Face model: config.json, safetensors, tokenizer.")

@@ -14,6 +14,10 @@ void refused(Section& section, const std::vector<std::string>& names, const std:
   for (const std::string& name : names) section.refused(name, remedy);
 }
 
+void refused_flag(Section& section, const std::string& name, const std::string& remedy) {
+  section.refused(name, remedy).as(Key::Kind::kBool);
+}
+
 Section accepted_keys() {
   Section s{"Accepted without effect", {}};
   none_flags(s, {"do_train", "do_eval", "do_predict"}, "the command and eval_strategy say what is done");
@@ -77,15 +81,15 @@ Section refused_keys() {
   Section s{"Not supported", {}};
   refused(s, {"deepspeed"}, "DeepSpeed JSON is not supported yet; give its values as keys of the run file");
   refused(s, {"fsdp", "sharded_ddp"}, "sharding over ranks is not supported yet; leave it out");
-  refused(s, {"adafactor"}, "use optim: adamw, or lion, whose state is half as large");
+  refused_flag(s, "adafactor", "use optim: adamw, or lion, whose state is half as large");
   refused(s, {"optim_target_modules"}, "it belongs to optimizers that are not supported; use optim: adamw");
   refused(s, {"neftune_noise_alpha"}, "noise on embeddings is not supported; leave it out");
-  refused(s, {"group_by_length"}, "use packing: pack; rows are full then, whatever the lengths");
-  refused(s, {"auto_find_batch_size"},
-          "the memory plan says before the first step what fits; set per_device_train_batch_size and "
-          "gradient_accumulation_steps");
+  refused_flag(s, "group_by_length", "use packing: pack; rows are full then, whatever the lengths");
+  refused_flag(s, "auto_find_batch_size",
+               "the memory plan says before the first step what fits; set per_device_train_batch_size and "
+               "gradient_accumulation_steps");
   refused(s, {"optim_args"}, "give momentum, dampening, nesterov, adam_beta1, … as keys of their own");
-  refused(s, {"push_to_hub"}, "nothing is uploaded; push the folder in output_dir yourself");
+  refused_flag(s, "push_to_hub", "nothing is uploaded; push the folder in output_dir yourself");
   return s;
 }
 

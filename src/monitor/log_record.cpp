@@ -32,7 +32,7 @@ std::string escaped_mark(std::string_view word) {
   return fmt::format("\"\\u0001{}\"", word);
 }
 
-// Outside of strings, replaces each `from` by `to`, or inside-out when the strings themselves are to be replaced.
+// Puts Python's words, where they stand outside of strings, into marked strings that JSON allows.
 std::string mark_words(std::string_view text) {
   std::string out;
   bool in_string = false;

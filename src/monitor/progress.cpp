@@ -44,7 +44,7 @@ std::string progress_text(const StepReport& report, std::optional<double> second
   std::string text = fmt::format("step {}/{}", report.step, report.total);
   if (report.total > 0) text += fmt::format("  {}%", report.step * 100 / report.total);
   text += fmt::format("  epoch {:.2f}", report.epoch);
-  text += std::isfinite(report.loss) ? fmt::format("  loss {:.4f}", report.loss) : "  loss nan";
+  text += std::isnan(report.loss) ? "  loss nan" : fmt::format("  loss {:.4f}", report.loss);
   text += fmt::format("  lr {:.3g}", report.learning_rate);
   if (!std::isnan(report.gradient_norm)) text += fmt::format("  norm {:.3g}", report.gradient_norm);
   if (report.tokens_per_second > 0) text += fmt::format("  {} tok/s", short_number(report.tokens_per_second));

@@ -78,7 +78,7 @@ TEST(ConfigNode, DepthAndSizeAreBounded) {
     for (int k = 0; k < 10; ++k) bomb += (k == 0 ? "*a" : ", *a") + std::to_string(i - 1);
     bomb += "]\n";
   }
-  EXPECT_EQ(yaml_error(bomb), "too many values for a run file [run.yaml:5]");
+  EXPECT_EQ(yaml_error(bomb), "too many values for a run file [run.yaml:3]");
 }
 
 TEST(ConfigNode, JsonErrors) {
