@@ -82,8 +82,9 @@ class Loader::Planner {
 
  private:
   std::shared_ptr<const RowPlan> make(std::int64_t epoch) const {
-    const std::vector<DocumentId> order = options_.shuffle ? epoch_order(documents_, options_.seed, epoch) : documents_;
-    return std::make_shared<const RowPlan>(plan_rows(*data_, order, rows_));
+    if (!options_.shuffle) return std::make_shared<const RowPlan>(plan_rows(*data_, documents_, rows_));
+    const RowPlan plan = plan_rows(*data_, epoch_order(documents_, options_.seed, epoch), rows_);
+    return std::make_shared<const RowPlan>(shuffle_rows(plan, options_.seed, epoch));
   }
 
   std::shared_ptr<const TokenData> data_;

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/random.h"
 #include "base/suggest.h"
 
 namespace convoy {
@@ -235,6 +236,25 @@ RowPlan plan_rows(const TokenData& data, std::span<const DocumentId> documents, 
   }
   count_rows(data, plan);
   return plan;
+}
+
+RowPlan shuffle_rows(const RowPlan& plan, std::uint64_t seed, std::int64_t epoch) {
+  constexpr std::uint64_t kStream = std::uint64_t{1} << 40;  // apart from the streams that order documents
+  RowPlan shuffled;
+  shuffled.row_length = plan.row_length;
+  shuffled.cross_document = plan.cross_document;
+  shuffled.continues = plan.continues;
+  shuffled.segments.reserve(plan.segments.size());
+  for (const std::uint64_t r :
+       permutation(static_cast<std::uint64_t>(plan.rows()), seed, kStream + static_cast<std::uint64_t>(epoch))) {
+    const std::span<const Segment> row = plan.row(static_cast<std::int64_t>(r));
+    shuffled.segments.insert(shuffled.segments.end(), row.begin(), row.end());
+    shuffled.row_begin.push_back(shuffled.segments.size());
+    shuffled.row_targets.push_back(plan.row_targets[r]);
+    shuffled.row_tokens.push_back(plan.row_tokens[r]);
+    shuffled.row_samples.push_back(plan.row_samples[r]);
+  }
+  return shuffled;
 }
 
 void report_rows(const RowPlan& plan, DataReport& report) {

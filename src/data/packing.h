@@ -72,6 +72,10 @@ std::vector<DocumentId> usable_documents(const TokenData& data, std::span<const 
 // fills best, the first of equals; of too many open rows the fullest is closed. Rows stand in the order of opening.
 RowPlan plan_rows(const TokenData& data, std::span<const DocumentId> documents, const RowOptions& options);
 
+// The rows in another order, a function of (seed, epoch) alone. The pieces of a long document lie in neighbouring rows
+// of a plan; a batch of neighbours would see few documents, and its gradient would say little.
+RowPlan shuffle_rows(const RowPlan& plan, std::uint64_t seed, std::int64_t epoch);
+
 // Adds rows, tokens in them and how full they are.
 void report_rows(const RowPlan& plan, DataReport& report);
 
