@@ -40,11 +40,11 @@ echo "demo: $(ls "$work/text" | wc -l) pages, $(du -ch "$work"/text/* | tail -1 
 
 # --- A tokenizer from that text.
 if [ ! -f "$work/tokenizer/tokenizer.json" ]; then
-  "$convoy" tokenizer train "$work/text/*.txt" --vocab_size 6144 --output "$work/tokenizer" --eos '<|endoftext|>'
+  "$convoy" tokenizer train "$work/text/*.txt" --vocab_size 2048 --output "$work/tokenizer" --eos '<|endoftext|>'
 fi
 
 # --- What a bigram model reaches on the same held-out pages.
-"$convoy" tokenize "$work/text/*.txt" --tokenizer "$work/tokenizer" --cache_dir "$work/cache" --validation_split 0.03 | tee "$work/baseline.txt"
+"$convoy" tokenize "$work/text/*.txt" --tokenizer "$work/tokenizer" --cache_dir "$work/cache" --validation_split 0.02 | tee "$work/baseline.txt"
 bigram=$(sed -n 's/^bigram loss //p' "$work/baseline.txt")
 
 # --- Training.
