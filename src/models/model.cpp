@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/parallel.h"
 #include "base/random.h"
 
 namespace convoy {
@@ -17,8 +18,15 @@ void initialize(const Parameter& parameter, std::size_t index, std::uint64_t see
     std::fill(values.begin(), values.end(), parameter.init_value);
     return;
   }
-  RandomStream random(seed, 0x1000000000ull + index);
-  for (float& value : values) value = static_cast<float>(parameter.init_std) * random.normal();
+  // Each piece has a random stream of its own, so that the pool can draw them side by side.
+  constexpr std::size_t kPiece = 1 << 16;
+  const auto deviation = static_cast<float>(parameter.init_std);
+  parallel_for(static_cast<std::int64_t>((values.size() + kPiece - 1) / kPiece), [&](std::int64_t piece) {
+    RandomStream random(seed, (static_cast<std::uint64_t>(index + 1) << 32) + static_cast<std::uint64_t>(piece));
+    const std::size_t begin = static_cast<std::size_t>(piece) * kPiece;
+    for (float& value : values.subspan(begin, std::min(kPiece, values.size() - begin)))
+      value = deviation * random.normal();
+  });
   if (parameter.zero_row >= 0) {
     const std::int64_t width = parameter.shape.numel() / parameter.shape[0];
     std::fill_n(values.begin() + parameter.zero_row * width, width, 0.0f);

@@ -80,13 +80,12 @@ std::vector<std::byte> converted(DType from, std::span<const std::byte> values, 
 }  // namespace
 
 void ParameterStore::initialize(std::uint64_t seed) {
-  parallel_for(static_cast<std::int64_t>(model_.parameters().size()), [&](std::int64_t index) {
-    const auto p = static_cast<std::size_t>(index);
+  for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
     const Parameter& parameter = model_.parameters()[p];
     std::vector<float> values(static_cast<std::size_t>(parameter.shape.numel()));
     convoy::initialize(parameter, p, seed, values);
     set_rows(p, 0, DType::kF32, std::as_bytes(std::span(values)));
-  });
+  }
 }
 
 void ParameterStore::set_rows(std::size_t parameter, std::int64_t first_row, DType dtype,

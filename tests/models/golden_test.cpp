@@ -8,6 +8,7 @@
 
 #include "checkpoint/model_folder.h"
 #include "cpu/cpu_device.h"
+#include "golden_batch.h"
 #include "support/graph_runner.h"
 #include "train/engine.h"
 #include "train/weights_io.h"
@@ -15,94 +16,12 @@
 namespace convoy {
 namespace {
 
-std::filesystem::path golden(const std::string& name) {
-  return std::filesystem::path(CONVOY_TEST_DATA) / name;
-}
-
-struct Batch {
-  std::vector<std::int32_t> ids, targets, positions, seq_start;
-  std::vector<std::uint64_t> keys;
-  std::int64_t rows = 0, seq = 0, target_count = 0;
-  BatchView view() const { return {ids, targets, positions, seq_start, keys}; }
-};
-
-std::vector<std::int64_t> integers(const SafetensorsFile& file, const std::string& name) {
-  const auto found = file.find(name);
-  std::vector<std::int64_t> values(found.bytes.size() / 8);
-  std::memcpy(values.data(), found.bytes.data(), found.bytes.size());
-  return values;
-}
-
-std::vector<double> floats(const SafetensorsFile& file, const std::string& name) {
-  const auto found = file.find(name);
-  return testing::from_bytes(found.spec.dtype, found.bytes);
-}
-
-// The shift of a causal model: the target at t is label t+1 of the same row. Padding comes after the text.
-Batch read_batch(const SafetensorsFile& io) {
-  Batch batch;
-  const Shape shape = io.find("input_ids").spec.shape;
-  batch.rows = shape[0];
-  batch.seq = shape[1];
-  const auto ids = integers(io, "input_ids");
-  const auto labels = integers(io, "labels");
-  for (std::int64_t r = 0; r < batch.rows; ++r) {
-    for (std::int64_t t = 0; t < batch.seq; ++t) {
-      const auto i = static_cast<std::size_t>(r * batch.seq + t);
-      batch.ids.push_back(static_cast<std::int32_t>(ids[i]));
-      batch.targets.push_back(t + 1 < batch.seq && labels[i + 1] >= 0 ? static_cast<std::int32_t>(labels[i + 1]) : -1);
-      batch.target_count += batch.targets.back() >= 0;
-      batch.positions.push_back(static_cast<std::int32_t>(t));
-      batch.seq_start.push_back(static_cast<std::int32_t>(r * batch.seq));
-      batch.keys.push_back(i);
-    }
-  }
-  return batch;
-}
-
-TrainShape shape_for(const Batch& batch, const Json& settings, DType dtype) {
-  TrainShape shape;
-  shape.rows = batch.rows;
-  shape.seq = batch.seq;
-  shape.dtype = dtype;
-  shape.optimizer.beta1 = settings["betas"][0];
-  shape.optimizer.beta2 = settings["betas"][1];
-  shape.optimizer.eps = settings["eps"];
-  shape.weight_decay = settings["weight_decay"];
-  shape.decay_bias_norm = true;
-  shape.max_grad_norm = settings["max_grad_norm"];
-  shape.loss.chunk_rows = 8;
-  return shape;
-}
-
 // The golden runs are made without dropout.
 Json without_dropout(Json config) {
   for (const char* key : {"attn_pdrop", "embd_pdrop", "resid_pdrop"}) {
     if (config.contains(key)) config[key] = 0.0;
   }
   return config;
-}
-
-double norm(const std::vector<double>& a) {
-  double sum = 0;
-  for (double v : a) sum += v * v;
-  return std::sqrt(sum);
-}
-
-double relative_distance(const std::vector<double>& a, const std::vector<double>& b) {
-  EXPECT_EQ(a.size(), b.size());
-  std::vector<double> difference(a.size());
-  for (std::size_t i = 0; i < a.size(); ++i) difference[i] = a[i] - b[i];
-  return norm(difference) / (norm(b) + 1e-12);
-}
-
-// A gradient in the file's cut of the parameters.
-std::vector<double> file_gradient(const Engine& engine, const FileTensor& tensor) {
-  const std::vector<double> whole = testing::from_bytes(DType::kF32, engine.gradient(tensor.parameter));
-  const Shape& shape = engine.model().parameters()[tensor.parameter].shape;
-  const std::int64_t width = shape.numel() / shape[0];
-  const auto begin = whole.begin() + tensor.first_row * width;
-  return {begin, begin + tensor.shape.numel()};
 }
 
 class Golden : public ::testing::TestWithParam<std::string> {
@@ -116,7 +35,7 @@ TEST_P(Golden, LossGradientsAndSteps) {
   const ModelFolder folder(golden(GetParam()) / "model");
   const auto model = make_model(without_dropout(folder.config()), "config.json");
   EXPECT_EQ(model->parameter_count(), expected["params"].get<std::int64_t>());
-  const Batch batch = read_batch(io);
+  const GoldenBatch batch = read_batch(io);
   for (const RecomputeMode mode : {RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull}) {
     TrainShape shape = shape_for(batch, expected["optimizer"], DType::kF32);
     shape.recompute = mode;
@@ -154,7 +73,7 @@ TEST_P(Golden, Logits) {
   const SafetensorsFile io(golden(GetParam()) / "io.safetensors");
   const ModelFolder folder(golden(GetParam()) / "model");
   const auto model = make_model(folder.config(), "config.json");
-  const Batch batch = read_batch(io);
+  const GoldenBatch batch = read_batch(io);
   GraphOptions options;
   options.kind = GraphKind::kLogits;
   options.tokens = batch.rows * batch.seq;
@@ -211,7 +130,7 @@ TEST(GoldenBf16, LossAndNormLieInTheNeighbourhood) {
   const SafetensorsFile io(golden("qwen2") / "io.safetensors");
   const ModelFolder folder(golden("qwen2") / "model");
   const auto model = make_model(folder.config(), "config.json");
-  const Batch batch = read_batch(io);
+  const GoldenBatch batch = read_batch(io);
   Engine engine(device, *model, shape_for(batch, settings["optimizer"], DType::kBF16));
   load_weights(engine.store(), folder);
   const LossTotals totals = engine.micro_step(batch.view(), 1.0 / static_cast<double>(batch.target_count));
