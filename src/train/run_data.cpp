@@ -65,10 +65,16 @@ std::optional<ChatFormat> chat_format(const RunConfig& config, const Tokenizer& 
       return ChatFormat::kGlm4;
     case ChatSetting::kChatMl:
       return ChatFormat::kChatMl;
+    case ChatSetting::kQwen2:
+      return ChatFormat::kQwen2;
     case ChatSetting::kQwen25:
       return ChatFormat::kQwen25;
+    case ChatSetting::kQwen3:
+      return ChatFormat::kQwen3;
     case ChatSetting::kLlama3:
       return ChatFormat::kLlama3;
+    case ChatSetting::kLlama31:
+      return ChatFormat::kLlama31;
   }
   return std::nullopt;
 }
@@ -107,7 +113,9 @@ RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, std::int6
   settings.chat_format = chat_format(config, tokenizer);
   if (!tokenizer.eos_id()) {
     settings.append_eos = false;
-    log_warning("the tokenizer names no end-of-sequence token: documents end without one, and the model will not learn to stop");
+    log_warning(
+        "the tokenizer names no end-of-sequence token: documents end without one, and the model will not learn to "
+        "stop");
   }
   const SampleEncoder encoder(tokenizer, settings);
   RunData data;

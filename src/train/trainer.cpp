@@ -181,7 +181,9 @@ EvaluationResult Trainer::evaluate() {
 
 void Trainer::evaluate_now() {
   EvaluationResult report = evaluate();
-  const double value = options_.best_metric == "eval_accuracy" ? report.accuracy : report.loss;
+  const double value = options_.best_metric == "eval_accuracy"     ? report.accuracy
+                       : options_.best_metric == "eval_perplexity" ? std::exp(report.loss)
+                                                                   : report.loss;
   const double sign = options_.greater_is_better ? 1.0 : -1.0;
   report.best = !state_.best || sign * (value - state_.best->value) > 0;
   const bool progress = !state_.best || sign * (value - state_.best->value) > options_.early_stopping_threshold;
