@@ -53,13 +53,14 @@ std::int64_t longest(const Arguments& arguments, const Model& model, std::size_t
   return model.positions_are_learned() ? std::min(wanted, model.max_positions()) : wanted;
 }
 
-int generate(const Arguments& arguments) {
+int generate(Arguments arguments) {
   set_threads(arguments.threads);
   const ModelFolder folder(arguments.model);
   const auto model =
       make_model(folder.config(), (folder.folder() / "config.json").string(), {arguments.rope_theta, false});
   const auto tokenizer =
       load_tokenizer(arguments.tokenizer.empty() ? folder.folder() : std::filesystem::path(arguments.tokenizer));
+  arguments.sampling.vocab = tokenizer->vocab_size();
   DType dtype = stored_dtype(match_folder(*model, folder));
   if (!arguments.dtype.empty()) {
     const auto named = parse_dtype(arguments.dtype);
@@ -104,15 +105,15 @@ int generate_command(const Words& words) {
   app.add_option("--chat", arguments.chat, "format the prompt as a chat: glm4, chatml, qwen2.5 or llama3");
   app.add_option("-n,--max_new_tokens,--max-new-tokens", arguments.max_new_tokens, "stop after so many tokens")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1 << 30));
   app.add_option("--max_length,--max-length", arguments.max_length,
                  "room for prompt and answer, in tokens (default: what they need)");
   app.add_option("--temperature", arguments.sampling.temperature, "0 = always the most likely token")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0.0, 1000.0));
   app.add_option("--top_k,--top-k", arguments.sampling.top_k, "only the k most likely tokens (0 = all)")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, 1 << 30));
   app.add_option("--top_p,--top-p", arguments.sampling.top_p,
                  "only the likeliest tokens with this much probability in all")
       ->capture_default_str()
@@ -120,7 +121,7 @@ int generate_command(const Words& words) {
   app.add_option("--repetition_penalty,--repetition-penalty", arguments.sampling.repetition_penalty,
                  "above 1: make tokens already there less likely")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(0.01, 100.0));
   app.add_option("--seed", arguments.sampling.seed, "of the random draws")->capture_default_str();
   app.add_flag("--greedy", arguments.greedy, "the same as --temperature 0");
   app.add_flag("--ignore_eos,--ignore-eos", arguments.ignore_eos, "do not stop at the end token");

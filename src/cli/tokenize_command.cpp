@@ -125,7 +125,7 @@ int tokenize_command(const Words& words) {
   app.add_option("files", arguments.files, "text, JSONL, CSV or TSV files; globs; .gz and .zst");
   app.add_option("--tokenizer", arguments.tokenizer, "folder or file of the tokenizer")->required();
   app.add_option("--text", arguments.text, "show the tokens of this text instead");
-  app.add_option("--show", arguments.show, "show the tokens of the first N documents")->check(CLI::NonNegativeNumber);
+  app.add_option("--show", arguments.show, "show the tokens of the first N documents")->check(CLI::Range(0, 1 << 30));
   app.add_option("--cache_dir,--cache-dir", arguments.cache, "write (or read) the token cache in this folder");
   app.add_option("--chat_format,--chat-format", arguments.chat,
                  "glm4, chatml, qwen2, qwen2.5, qwen3, llama3, llama3.1 or none")

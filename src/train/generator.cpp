@@ -23,6 +23,7 @@ void penalize(std::vector<float>& logits, const std::vector<std::int32_t>& histo
   std::sort(tokens.begin(), tokens.end());
   tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
   for (std::int32_t token : tokens) {
+    if (static_cast<std::size_t>(token) >= logits.size()) continue;
     float& logit = logits[static_cast<std::size_t>(token)];
     logit = static_cast<float>(logit > 0 ? logit / penalty : logit * penalty);
   }
@@ -32,6 +33,9 @@ void penalize(std::vector<float>& logits, const std::vector<std::int32_t>& histo
 
 std::int32_t sample_token(std::vector<float>& logits, const std::vector<std::int32_t>& history,
                           const SamplingOptions& options, RandomStream& random) {
+  if (options.vocab > 0 && options.vocab < static_cast<std::int64_t>(logits.size())) {
+    logits.resize(static_cast<std::size_t>(options.vocab));
+  }
   if (options.repetition_penalty != 1.0) penalize(logits, history, options.repetition_penalty);
   const auto best = std::max_element(logits.begin(), logits.end());
   if (!std::isfinite(*best)) throw numerics_error("the model's logits are not finite").mend("check the weights");

@@ -19,6 +19,8 @@ struct SamplingOptions {
   double top_p = 1.0;        // only the smallest set of tokens with this much probability
   double repetition_penalty =
       1.0;  // divides positive and multiplies negative logits of tokens already there (Keskar et al., 2019)
+  std::int64_t vocab =
+      0;  // only tokens below this one: a model may have more rows than its tokenizer has tokens; 0 = all
   std::uint64_t seed = 42;
 };
 

@@ -262,6 +262,13 @@ int Trainer::run() {
       break;
     }
   }
+  if (skipped_in_a_row_ > 0) {
+    throw numerics_error(fmt::format("the run ended in {} steps whose gradients were not finite", skipped_in_a_row_))
+        .at(fmt::format("step {}", state_.step))
+        .mend(
+            "lower the learning rate, warm up longer, or look at the data of these steps; the last checkpoint is from "
+            "before");
+  }
   return 0;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <set>
 
 #include "base/error.h"
 
@@ -130,6 +131,15 @@ void read_optimizer_state(Engine& engine, const std::filesystem::path& checkpoin
                                    reader.spec(tensor.file_name).shape.str(), tensor.shape.str()))
           .at(checkpoint.string());
     }
+  }
+  std::set<std::string> used;
+  for (const StateTensor& tensor : wanted) used.insert(tensor.file_name);
+  for (const std::string& name : reader.names()) {
+    if (used.count(name) > 0) continue;
+    throw data_error(
+        fmt::format("the optimizer state holds '{}', which this run's optimizer and precision do not use", name))
+        .at(checkpoint.string())
+        .mend("resume with the optimizer and precision that the checkpoint was written with");
   }
   std::map<std::pair<Role, std::string>, std::vector<std::byte>> storage;
   for (const StateTensor& tensor : wanted) {

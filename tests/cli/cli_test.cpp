@@ -177,6 +177,24 @@ TEST_F(Cli, ASignalSavesAndEndsWithItsStatus) {
   }
 }
 
+TEST_F(Cli, AResumedRunWithOtherSettingsIsRefused) {
+  const std::string output = folder_ / "run";
+  ASSERT_EQ(run_convoy(words(output, {"--max_steps", "6"})).status, 0);
+  const auto expect = [&](const std::vector<std::string>& more, int status, const std::string& text) {
+    std::vector<std::string> all = {"--resume_from_checkpoint", "true"};
+    all.insert(all.end(), more.begin(), more.end());
+    const Result result = run_convoy(words(output, all));
+    EXPECT_EQ(result.status, status) << result.output;
+    EXPECT_THAT(result.output, HasSubstr(text));
+  };
+  expect({"--per_device_train_batch_size", "8"}, 2, "rows per step");
+  expect({"--seed", "7"}, 2, "seed");
+  expect({"--seq_length", "16"}, 2, "other data");
+  expect({"--optim", "sgd"}, 3, "optimizer");
+  expect({"--bf16"}, 3, "master.");
+  expect({}, 0, "resumed from");
+}
+
 TEST_F(Cli, ADamagedCheckpointIsReportedAndTheOneBeforeUsed) {
   const std::string output = folder_ / "run";
   ASSERT_EQ(run_convoy(words(output)).status, 0);
@@ -229,6 +247,8 @@ TEST_F(Cli, BadFilesAreNamed) {
   expect({"--resume_from_checkpoint", "true"}, 2, "No valid checkpoint found");
   expect({"--eval_strategy", "steps"}, 2, "validation");
   expect({"--lr_scheduler_type", "linnear"}, 2, "linear");
+  expect({"--learning_rate", "1e30", "--max_steps", "4"}, 7, "not finite");
+  expect({"--learning_rate", "1e30", "--max_steps", "40"}, 7, "10 steps in a row");
 }
 
 TEST_F(Cli, BadModelFoldersAreNamed) {
@@ -279,10 +299,10 @@ TEST_F(Cli, TokenizesAndTrainsTokenizers) {
 }
 
 TEST_F(Cli, EarlyStoppingAndTheBestModel) {
-  const Result run = run_convoy(
-      words(folder_ / "run", {"--validation_split", "0.1", "--eval_strategy", "steps", "--eval_steps", "3",
-                              "--save_steps", "3", "--max_steps", "60", "--load_best_model_at_end",
-                              "--early_stopping_patience", "2", "--save_total_limit", "2", "--learning_rate", "0.5"}));
+  const Result run = run_convoy(words(
+      folder_ / "run", {"--validation_split", "0.1", "--eval_strategy", "steps", "--eval_steps", "3", "--save_steps",
+                        "3", "--max_steps", "60", "--load_best_model_at_end", "--early_stopping_patience", "2",
+                        "--save_total_limit", "2", "--early_stopping_threshold", "10"}));
   ASSERT_EQ(run.status, 0) << run.output;
   EXPECT_THAT(run.output, HasSubstr("early stop"));
   const Json state = read_json(folder_ / "run/trainer_state.json");
