@@ -31,7 +31,7 @@ format:
 lint: build
 	@tools/setup.sh --lint
 	@git ls-files '*.cpp' '*.h' | xargs clang-format-16 --dry-run --Werror
-	@git ls-files 'src/*.cpp' | grep -v '\.isa\.cpp$$' | xargs -P $$(nproc) -n 4 clang-tidy-16 -p $(BUILD) --quiet --extra-arg=-Wno-unknown-warning-option
+	@git ls-files 'src/*.cpp' | grep -v '\.isa\.cpp$$' | xargs -P $$(nproc) -n 4 clang-tidy-16 -p $(BUILD) --quiet --extra-arg=-Wno-unknown-warning-option --extra-arg=-fno-openmp --extra-arg=-Wno-unknown-pragmas --extra-arg=-Wno-source-uses-openmp
 
 fuzz:
 	@tools/setup.sh --fuzz

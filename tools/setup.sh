@@ -6,7 +6,7 @@ set -euo pipefail
 build_packages=(
   g++ cmake ninja-build pkg-config make git
   libdnnl-dev ocl-icd-opencl-dev
-  nlohmann-json3-dev libsimdjson-dev libyaml-cpp-dev libspdlog-dev libfmt-dev
+  nlohmann-json3-dev libsimdjson-dev libyaml-cpp-dev libcli11-dev libspdlog-dev libfmt-dev
   libpcre2-dev libutf8proc-dev libsentencepiece-dev
   libzstd-dev zlib1g-dev libxxhash-dev
   libgtest-dev libgmock-dev
