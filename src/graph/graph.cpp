@@ -61,7 +61,7 @@ ValueId Graph::add_source(Role role, std::string name, TensorSpec spec) {
 }
 
 std::vector<ValueId> Graph::add(std::shared_ptr<const Op> op, std::vector<ValueId> inputs,
-                                std::vector<std::string> names) {
+                                const std::vector<std::string>& names) {
   Node made{std::move(op), std::move(inputs), {}, current_block, current_phase};
   std::vector<TensorSpec> specs;
   try {

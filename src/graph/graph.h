@@ -46,10 +46,10 @@ class Graph {
   ValueId add_source(Role role, std::string name, TensorSpec spec);
   // Adds a node; the outputs' specifications follow from the shape rule. `names` are for printing.
   std::vector<ValueId> add(std::shared_ptr<const Op> op, std::vector<ValueId> inputs,
-                           std::vector<std::string> names = {});
+                           const std::vector<std::string>& names = {});
   template <typename O>
-  std::vector<ValueId> add_op(O op, std::vector<ValueId> inputs, std::vector<std::string> names = {}) {
-    return add(std::make_shared<const O>(std::move(op)), std::move(inputs), std::move(names));
+  std::vector<ValueId> add_op(O op, const std::vector<ValueId>& inputs, const std::vector<std::string>& names = {}) {
+    return add(std::make_shared<const O>(std::move(op)), inputs, names);
   }
 
   Value& value(ValueId id) { return values_[static_cast<std::size_t>(id)]; }
