@@ -21,6 +21,10 @@ Json parse_json(std::string_view text, const std::string& name) {
     std::string reason = failure.what();
     if (const std::size_t cut = reason.rfind(": "); cut != std::string::npos) reason = reason.substr(cut + 2);
     throw usage_error(fmt::format("not valid JSON: {}", reason)).at(fmt::format("{}:{}:{}", name, line, column));
+  } catch (const Json::exception& failure) {  // such as a number beyond the range of a double
+    std::string reason = failure.what();
+    if (const std::size_t cut = reason.find("] "); cut != std::string::npos) reason = reason.substr(cut + 2);
+    throw usage_error(fmt::format("not valid JSON: {}", reason)).at(name);
   }
 }
 

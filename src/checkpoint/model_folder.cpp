@@ -78,6 +78,8 @@ std::map<std::string, std::string> read_weight_map(const fs::path& path) {
     index = nlohmann::json::parse(read_file(path));
   } catch (const nlohmann::json::parse_error& failure) {
     throw data_error(fmt::format("the index is not valid JSON (byte {})", failure.byte)).at(path.string());
+  } catch (const nlohmann::json::exception& failure) {
+    throw data_error(fmt::format("the index is not valid JSON: {}", failure.what())).at(path.string());
   }
   const auto found = index.is_object() ? index.find("weight_map") : index.end();
   if (found == index.end() || !found->is_object()) {

@@ -93,6 +93,16 @@ TEST(Json, ParseErrorNamesLineAndColumn) {
   }
 }
 
+TEST(Json, ANumberBeyondTheRangeOfADoubleIsAnErrorOfTheFile) {
+  try {
+    parse_json("{\"a\": 1e999}", "x.json");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), Status::kUsage);
+    EXPECT_NE(std::string(error.what()).find("x.json"), std::string::npos) << error.what();
+  }
+}
+
 TEST(Json, KeepsKeyOrder) {
   EXPECT_EQ(dump_json(parse_json(R"({"z":1,"a":[]})", "x")), "{\n  \"z\": 1,\n  \"a\": []\n}\n");
 }
