@@ -13,18 +13,9 @@
 #include <string>
 
 #include "base/dtype.h"
+#include "base/shard_cut.h"
 
 namespace convoy {
-
-// A tensor of `numel` elements cut into one contiguous shard per rank: rank r owns the elements
-// [min(numel, r·shard), min(numel, (r+1)·shard)). A shard may be empty.
-struct ShardCut {
-  std::int64_t numel = 0;
-  std::int64_t shard = 0;
-  std::int64_t begin(int rank) const;
-  std::int64_t end(int rank) const;
-  std::int64_t length(int rank) const { return end(rank) - begin(rank); }
-};
 
 // One tensor of a reduce-scatter: `shard` receives the sum over ranks of this rank's elements of `full`. `shard` may lie
 // inside `full` (at its place); then the rest of `full` is left as it is.

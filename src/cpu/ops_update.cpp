@@ -9,7 +9,6 @@
 namespace convoy::cpu {
 namespace {
 
-constexpr std::int64_t kNormBlock = 4096;  // a rank's shard that is cut at these borders sums to the same bits
 constexpr std::int64_t kUpdateRun = 32768;
 
 // The sum of partial[0…count) by a fixed binary tree, in place.
@@ -18,12 +17,6 @@ double tree_sum(double* partial, std::int64_t count) {
     for (std::int64_t i = 0; i + stride < count; i += 2 * stride) partial[i] += partial[i + stride];
   }
   return count > 0 ? partial[0] : 0;
-}
-
-std::vector<std::int64_t> sizes_of(Specs specs) {
-  std::vector<std::int64_t> sizes;
-  for (const TensorSpec* spec : specs) sizes.push_back(spec->numel());
-  return sizes;
 }
 
 // One run of one tensor.
@@ -40,44 +33,67 @@ std::vector<Task> cut(const std::vector<std::int64_t>& sizes, std::int64_t run) 
   return tasks;
 }
 
-void register_norm(Registry& registry) {
-  registry.add<GradientNorm>(
-      [](const GradientNorm& op, const Request& q) {
-        const DType dtype = q.inputs[0]->dtype;
-        const RowKernels& k = row_kernels(dtype);
-        const auto size = static_cast<std::int64_t>(size_of(dtype));
-        const std::vector<std::int64_t> sizes = sizes_of(q.inputs);
-        return [&k, size, tasks = cut(sizes, kNormBlock), tensors = sizes.size(),
-                limit = op.max_norm](const KernelArguments& a) {
-          auto* sums = reinterpret_cast<double*>(a.workspace);
-          const auto count = static_cast<std::int64_t>(tasks.size());
-          std::int64_t bad = 0;
+void register_square_sums(Registry& registry) {
+  registry.add<SquareSums>([](const SquareSums& op, const Request& q) {
+    struct Block {
+      std::size_t tensor;
+      std::int64_t first, count, result;
+    };
+    std::vector<Block> blocks;
+    for (std::size_t t = 0; t < op.parts.size(); ++t) {
+      const SquareSums::Part& part = op.parts[t];
+      const std::int64_t numel = q.inputs[t]->numel();
+      for (std::int64_t at = 0; at < numel; at += part.block)
+        blocks.push_back({t, at, std::min(part.block, numel - at), part.first_block + at / part.block});
+    }
+    const DType dtype = op.parts.empty() ? DType::kF32 : q.inputs[0]->dtype;
+    const RowKernels& k = row_kernels(dtype);
+    const auto size = static_cast<std::int64_t>(size_of(dtype));
+    return [&k, size, blocks = std::move(blocks), all = op.blocks](const KernelArguments& a) {
+      auto* sums = reinterpret_cast<double*>(a.outputs[0]);
+      std::fill(sums, sums + all + 1, 0.0);
+      const auto count = static_cast<std::int64_t>(blocks.size());
+      std::int64_t bad = 0;
 #pragma omp parallel for schedule(static) reduction(+ : bad)
-          for (std::int64_t i = 0; i < count; ++i) {
-            const Task& task = tasks[static_cast<std::size_t>(i)];
-            sums[i] = k.sum_of_squares(a.inputs[task.tensor] + task.first * size, task.count, &bad);
-          }
+      for (std::int64_t i = 0; i < count; ++i) {
+        const Block& block = blocks[static_cast<std::size_t>(i)];
+        sums[block.result] = k.sum_of_squares(a.inputs[block.tensor] + block.first * size, block.count, &bad);
+      }
+      sums[all] = static_cast<double>(bad);
+    };
+  });
+}
+
+void register_norm_of_sums(Registry& registry) {
+  registry.add<NormOfSums>(
+      [](const NormOfSums& op, const Request&) {
+        return [blocks = op.tensor_blocks, limit = op.max_norm](const KernelArguments& a) {
+          const auto* sums = reinterpret_cast<const double*>(a.inputs[0]);
+          const double unscale = reinterpret_cast<const double*>(a.inputs[1])[kUnscale];
           // Within each tensor, then over the tensors.
-          double* by_tensor = sums + count;
-          std::int64_t begin = 0;
-          for (std::size_t t = 0; t < tensors; ++t) {
-            std::int64_t end = begin;
-            while (end < count && tasks[static_cast<std::size_t>(end)].tensor == t) ++end;
-            by_tensor[t] = tree_sum(sums + begin, end - begin);
-            begin = end;
+          auto* by_tensor = reinterpret_cast<double*>(a.workspace);
+          double* scratch = by_tensor + blocks.size();
+          for (std::size_t t = 0; t < blocks.size(); ++t) {
+            std::copy(sums, sums + blocks[t], scratch);
+            by_tensor[t] = tree_sum(scratch, blocks[t]);
+            sums += blocks[t];
           }
-          const double norm = std::sqrt(tree_sum(by_tensor, static_cast<std::int64_t>(tensors)));
+          const double norm = std::sqrt(tree_sum(by_tensor, static_cast<std::int64_t>(blocks.size()))) * unscale;
           auto* result = reinterpret_cast<double*>(a.outputs[0]);
           result[kNorm] = norm;
-          result[kNonFinite] = bad > 0 || !std::isfinite(norm) ? 1 : 0;
-          result[kClipCoefficient] = limit > 0 ? std::min(1.0, limit / (norm + 1e-6)) : 1.0;
+          result[kNonFinite] = sums[0] > 0 || !std::isfinite(norm) ? 1 : 0;
+          result[kGradientFactor] = unscale * (limit > 0 ? std::min(1.0, limit / (norm + 1e-6)) : 1.0);
           result[3] = 0;
         };
       },
-      [](const GradientNorm&, const Request& q) {
-        const std::vector<std::int64_t> sizes = sizes_of(q.inputs);
-        return (cut(sizes, kNormBlock).size() + sizes.size()) * sizeof(double);
+      [](const NormOfSums& op, const Request&) {
+        const std::int64_t most =
+            op.tensor_blocks.empty() ? 0 : *std::max_element(op.tensor_blocks.begin(), op.tensor_blocks.end());
+        return (op.tensor_blocks.size() + static_cast<std::size_t>(most)) * sizeof(double);
       });
+}
+
+void register_accumulate(Registry& registry) {
   registry.add<AccumulateGradients>([](const AccumulateGradients&, const Request& q) {
     const RowKernels& k = row_kernels(q.outputs[0].dtype);
     const auto size = static_cast<std::int64_t>(size_of(q.outputs[0].dtype));
@@ -100,7 +116,7 @@ OptimizerRun run_of(const OptimizerSettings& s, const double* scalars, const dou
   run.eps = s.eps;
   run.bias_correction1 = 1 - std::pow(s.beta1, step);
   run.bias_correction2 = 1 - std::pow(s.beta2, step);
-  run.gradient_scale = norm[kClipCoefficient];
+  run.gradient_scale = norm[kGradientFactor];
   run.momentum = s.momentum;
   run.dampening = s.dampening;
   run.nesterov = s.nesterov;
@@ -142,7 +158,9 @@ void register_optimizer(Registry& registry) {
 }  // namespace
 
 void register_update(Registry& registry) {
-  register_norm(registry);
+  register_square_sums(registry);
+  register_norm_of_sums(registry);
+  register_accumulate(registry);
   register_optimizer(registry);
 }
 

@@ -124,10 +124,10 @@ class Loader::Maker {
     Step step;
     step.epoch = cursor_.epoch;
     step.index = cursor_.next_row / each;
-    step.first_micro_batch = options.rank * options.accumulation;
+    step.first_micro_batch = options.micro_batch(0);
     count(step);
     for (std::int64_t i = 0; i < options.accumulation; ++i) {
-      const std::int64_t first_row = cursor_.next_row + (step.first_micro_batch + i) * options.rows;
+      const std::int64_t first_row = cursor_.next_row + options.micro_batch(i) * options.rows;
       step.micro_batches.push_back(
           make_batch(planner_.data(), *plan_, cursor_.epoch, first_row, options.rows, options.pad_id));
     }
@@ -231,6 +231,11 @@ class Loader::Prefetcher {
   bool finished_ = false, stopping_ = false;
   std::thread thread_;
 };
+
+std::int64_t LoaderOptions::micro_batch(std::int64_t index) const {
+  const std::int64_t turn = period > 0 ? period : accumulation;
+  return (index / turn * world + rank) * turn + index % turn;
+}
 
 LoaderOptions evaluation_options(LoaderOptions options) {
   options.shuffle = false;

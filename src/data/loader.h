@@ -58,6 +58,8 @@ struct LoaderOptions {
   std::int64_t accumulation = 1;  // micro-batches per rank and step
   std::int64_t world = 1;         // data-parallel ranks
   std::int64_t rank = 0;
+  // How many micro-batches in a row a rank takes before the next rank's turn; 0: all of its own (accumulation).
+  std::int64_t period = 0;
   std::uint64_t seed = 0;
   bool shuffle = true;
   bool drop_last = false;     // false: an incomplete last step of an epoch is filled up with empty rows
@@ -66,13 +68,15 @@ struct LoaderOptions {
   TokenId pad_id = 0;
 
   std::int64_t rows_per_step() const { return rows * accumulation * world; }
+  // Which of the world · accumulation micro-batches of a step is this rank's `index`-th one.
+  std::int64_t micro_batch(std::int64_t index) const;
 };
 
 // Settings that walk through the data once, in order and to the end.
 LoaderOptions evaluation_options(LoaderOptions options);
 
-// A step takes the next rows_per_step() rows of the epoch as world · accumulation micro-batches; rank r has those from
-// r · accumulation on. So a step holds the same rows in the same micro-batches for every (world, accumulation) of equal
+// A step takes the next rows_per_step() rows of the epoch as world · accumulation micro-batches, dealt to the ranks
+// `period` at a time. So a step holds the same rows in the same micro-batches for every (world, accumulation) of equal
 // product.
 class Loader {
  public:

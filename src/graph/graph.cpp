@@ -60,8 +60,7 @@ ValueId Graph::add_source(Role role, std::string name, TensorSpec spec) {
   return static_cast<ValueId>(values_.size() - 1);
 }
 
-std::vector<ValueId> Graph::add(std::shared_ptr<const Op> op, std::vector<ValueId> inputs,
-                                const std::vector<std::string>& names) {
+Node Graph::make(std::shared_ptr<const Op> op, std::vector<ValueId> inputs, const std::vector<std::string>& names) {
   Node made{std::move(op), std::move(inputs), {}, current_block, current_phase};
   std::vector<TensorSpec> specs;
   try {
@@ -83,8 +82,20 @@ std::vector<ValueId> Graph::add(std::shared_ptr<const Op> op, std::vector<ValueI
     target.role = value(source).role;
     target.name = value(source).name;
   }
-  nodes_.push_back(std::move(made));
+  return made;
+}
+
+std::vector<ValueId> Graph::add(std::shared_ptr<const Op> op, std::vector<ValueId> inputs,
+                                const std::vector<std::string>& names) {
+  nodes_.push_back(make(std::move(op), std::move(inputs), names));
   return nodes_.back().outputs;
+}
+
+void set_nodes(Graph& graph, std::vector<Node> nodes) {
+  graph.nodes() = std::move(nodes);
+  for (std::size_t n = 0; n < graph.nodes().size(); ++n) {
+    for (ValueId id : graph.nodes()[n].outputs) graph.value(id).producer = static_cast<NodeId>(n);
+  }
 }
 
 std::vector<const TensorSpec*> Graph::input_specs(const Node& node) const {

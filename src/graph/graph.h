@@ -44,6 +44,8 @@ class Graph {
  public:
   // A value that no node produces: a weight, a gradient buffer, optimizer state, or what the host sets.
   ValueId add_source(Role role, std::string name, TensorSpec spec);
+  // A node that is not in the list yet (see set_nodes), with its output values.
+  Node make(std::shared_ptr<const Op> op, std::vector<ValueId> inputs, const std::vector<std::string>& names = {});
   // Adds a node; the outputs' specifications follow from the shape rule. `names` are for printing.
   std::vector<ValueId> add(std::shared_ptr<const Op> op, std::vector<ValueId> inputs,
                            const std::vector<std::string>& names = {});
@@ -76,6 +78,9 @@ class Graph {
   std::vector<Value> values_;
   std::vector<Node> nodes_;
 };
+
+// Replaces the list of nodes by another one over the same values.
+void set_nodes(Graph& graph, std::vector<Node> nodes);
 
 // Removes the nodes that no output depends on. Values keep their ids.
 void eliminate_dead_nodes(Graph& graph);

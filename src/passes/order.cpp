@@ -97,10 +97,7 @@ void reorder(Graph& graph, const std::vector<NodeId>& sequence) {
   std::vector<Node> nodes;
   nodes.reserve(sequence.size());
   for (NodeId n : sequence) nodes.push_back(graph.node(n));
-  graph.nodes() = std::move(nodes);
-  for (std::size_t n = 0; n < graph.nodes().size(); ++n) {
-    for (ValueId id : graph.nodes()[n].outputs) graph.value(id).producer = static_cast<NodeId>(n);
-  }
+  set_nodes(graph, std::move(nodes));
 }
 
 }  // namespace

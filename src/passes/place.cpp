@@ -56,11 +56,16 @@ Lifetimes lifetimes(const Graph& graph) {
       if (graph.value(output).role != Role::kActivation) continue;
       std::int32_t buffer = -1;
       for (const Alias& alias : aliases) {
-        if (alias.must || static_cast<std::size_t>(alias.output) != o ||
-            static_cast<std::size_t>(alias.input) >= node.inputs.size())
+        if (static_cast<std::size_t>(alias.output) != o || static_cast<std::size_t>(alias.input) >= node.inputs.size())
           continue;
         const ValueId input = node.inputs[static_cast<std::size_t>(alias.input)];
-        if (input == kNoValue || !chooser.may_take(node, n, output, input)) continue;
+        if (input == kNoValue) continue;
+        if (alias.must) {
+          buffer = made.buffer_of[static_cast<std::size_t>(input)];
+          check(buffer >= 0, "an operation updates in place what is no buffer");
+          break;
+        }
+        if (!chooser.may_take(node, n, output, input)) continue;
         const std::int32_t candidate = made.buffer_of[static_cast<std::size_t>(input)];
         if (std::find(taken.begin(), taken.end(), candidate) != taken.end()) continue;
         buffer = candidate;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "graph/ops/collective.h"
 #include "passes/differentiate.h"
 #include "passes/fuse.h"
 #include "passes/order.h"
@@ -36,52 +37,211 @@ Graph micro_graph(const Model& model, const TrainShape& shape, bool accumulate) 
   recompute(built.graph, shape.recompute);
   fuse(built.graph);
   order(built.graph);
+  // After the order, which depends on sizes: communication must come in the same order on every rank.
+  if (shape.zero.shards_weights()) gather_weights(built.graph, shape.zero);
+  if (shape.zero.shards_gradients()) shard_gradients(built.graph, shape.zero);
   return std::move(built.graph);
 }
 
-Graph forward_graph(const Model& model, const GraphOptions& options) {
+Graph forward_graph(const Model& model, const GraphOptions& options, const ZeroOptions& zero) {
   ModelGraph built = model.build(options);
   fuse(built.graph);
   order(built.graph);
+  if (zero.shards_weights()) gather_weights(built.graph, zero);
   return std::move(built.graph);
+}
+
+// A tensor that is held whole or as a shard, and this rank's shard of it by name.
+void add_sharded(Layout& layout, Role role, const std::string& name, const TensorSpec& spec, const ZeroOptions& zero,
+                 bool whole) {
+  const ShardCut cut = zero_cut(spec.numel(), zero.world);
+  const TensorSpec shard{spec.dtype, {cut.length(zero.rank)}};
+  if (whole) {
+    layout.add(role, name, spec);
+    layout.add_view(role, shard_name(name), name, shard, cut.begin(zero.rank));
+  } else {
+    layout.add(role, shard_name(name), shard);
+  }
 }
 
 void add_parameters(const Model& model, const TrainShape& shape, Layout& layout) {
   for (const Parameter& parameter : model.parameters()) {
-    const TensorSpec wide{accumulation_dtype(shape.dtype), parameter.shape};
-    layout.add(Role::kWeight, parameter.name, {shape.dtype, parameter.shape});
-    layout.add(Role::kGradient, parameter.name, wide);
-    if (shape.has_master()) layout.add(Role::kMaster, parameter.name, wide);
-    for (int m = 0; m < shape.optimizer.moments(); ++m) layout.add(Role::kMoment, moment_name(m, parameter.name), wide);
+    const std::int64_t numel = parameter.shape.numel();
+    const DType wide = accumulation_dtype(shape.dtype);
+    add_sharded(layout, Role::kWeight, parameter.name, {shape.dtype, parameter.shape}, shape.zero,
+                !shape.zero.shards_weight(numel));
+    add_sharded(layout, Role::kGradient, parameter.name, {wide, parameter.shape}, shape.zero,
+                !shape.zero.shards_gradients());
+    const TensorSpec state{wide, shape.zero.shards_state() ? Shape{owned_range(shape, numel).count} : parameter.shape};
+    if (shape.has_master()) layout.add(Role::kMaster, parameter.name, state);
+    for (int m = 0; m < shape.optimizer.moments(); ++m) layout.add(Role::kMoment, moment_name(m, parameter.name), state);
   }
   layout.add(Role::kBatch, kUpdateScalarsName, {DType::kF64, {kUpdateScalars}});
 }
 
-Graph update_graph(const Model& model, const TrainShape& shape) {
+// The optimizer's side of the update: what this rank owns of each parameter.
+class UpdateGraph {
+ public:
+  UpdateGraph(const Model& model, const TrainShape& shape) : model_(model), shape_(shape) {
+    graph_.current_phase = Phase::kUpdate;
+  }
+
+  Graph build() {
+    scalars_ = graph_.add_source(Role::kBatch, kUpdateScalarsName, {DType::kF64, {kUpdateScalars}});
+    for (const Parameter& parameter : model_.parameters()) {
+      const OwnedRange owned = owned_range(shape_, parameter.shape.numel());
+      gradients_.push_back(owned.count == 0 ? kNoValue
+                                            : graph_.add_source(Role::kGradient, owned_name(shape_, parameter.name),
+                                                                owned_spec(parameter, wide())));
+    }
+    add_norm();
+    add_optimizer();
+    if (shape_.zero.shards_state()) gather_updated();
+    graph_.outputs.push_back(norm_);
+    return std::move(graph_);
+  }
+
+ private:
+  DType wide() const { return accumulation_dtype(shape_.dtype); }
+  TensorSpec owned_spec(const Parameter& parameter, DType dtype) const {
+    if (!shape_.zero.shards_state()) return {dtype, parameter.shape};
+    return {dtype, {owned_range(shape_, parameter.shape.numel()).count}};
+  }
+  int start(std::shared_ptr<const CollectiveOp> op, std::vector<ValueId> inputs, std::vector<ValueId>* outputs) {
+    const int channel = op->number;
+    *outputs = graph_.add(std::move(op), std::move(inputs));
+    return channel;
+  }
+
+  void add_norm() {
+    std::vector<SquareSums::Part> parts;
+    std::vector<ValueId> inputs;
+    std::vector<std::int64_t> blocks;
+    std::int64_t all = 0;
+    for (std::size_t p = 0; p < gradients_.size(); ++p) {
+      const std::int64_t numel = model_.parameters()[p].shape.numel();
+      const std::int64_t block = norm_block(numel);
+      blocks.push_back((numel + block - 1) / block);
+      if (gradients_[p] != kNoValue) {
+        parts.push_back({all + owned_range(shape_, numel).first / block, block});
+        inputs.push_back(gradients_[p]);
+      }
+      all += blocks.back();
+    }
+    ValueId sums = graph_.add_op(SquareSums{std::move(parts), all}, inputs)[0];
+    if (shape_.zero.shards_state()) {
+      std::vector<ValueId> summed;
+      const int channel = start(std::make_shared<const AllReduceStart>(channels_++, 1), {sums}, &summed);
+      graph_.add_op(CollectiveWait{channel}, summed);
+      sums = summed[0];
+    }
+    norm_ = graph_.add_op(NormOfSums{std::move(blocks), shape_.max_grad_norm}, {sums, scalars_}, {"norm"})[0];
+  }
+
+  void add_optimizer() {
+    std::vector<ValueId> inputs = {scalars_, norm_};
+    std::vector<float> decays;
+    std::vector<std::size_t> owners;
+    for (std::size_t p = 0; p < gradients_.size(); ++p) {
+      if (gradients_[p] == kNoValue) continue;
+      const Parameter& parameter = model_.parameters()[p];
+      const TensorSpec state = owned_spec(parameter, wide());
+      decays.push_back(parameter.decay || shape_.decay_bias_norm ? static_cast<float>(shape_.weight_decay) : 0.0f);
+      owners.push_back(p);
+      inputs.push_back(graph_.add_source(Role::kWeight, owned_name(shape_, parameter.name),
+                                         owned_spec(parameter, shape_.dtype)));
+      inputs.push_back(gradients_[p]);
+      if (shape_.has_master()) inputs.push_back(graph_.add_source(Role::kMaster, parameter.name, state));
+      for (int m = 0; m < shape_.optimizer.moments(); ++m)
+        inputs.push_back(graph_.add_source(Role::kMoment, moment_name(m, parameter.name), state));
+    }
+    updated_.assign(gradients_.size(), kNoValue);
+    if (owners.empty()) return;
+    const std::size_t outputs = (shape_.has_master() ? 2 : 1) + static_cast<std::size_t>(shape_.optimizer.moments());
+    const std::vector<ValueId> made =
+        graph_.add_op(OptimizerStep{shape_.optimizer, shape_.has_master(), std::move(decays)}, inputs);
+    for (std::size_t i = 0; i < owners.size(); ++i) updated_[owners[i]] = made[i * outputs];
+    graph_.outputs = made;
+  }
+
+  // Every rank gets the others' part of the weights that it holds whole.
+  void gather_updated() {
+    std::vector<std::size_t> held;
+    std::vector<std::int64_t> numels;
+    for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
+      const std::int64_t numel = model_.parameters()[p].shape.numel();
+      if (shape_.zero.shards_weight(numel)) continue;
+      held.push_back(p);
+      numels.push_back(numel);
+    }
+    const std::vector<std::size_t> buckets = cut_buckets(numels, shape_.zero.gather_bucket);
+    for (std::size_t b = 0; b + 1 < buckets.size() && !held.empty(); ++b)
+      gather_bucket(std::span(held).subspan(buckets[b], buckets[b + 1] - buckets[b]));
+  }
+
+  void gather_bucket(std::span<const std::size_t> bucket) {
+    std::vector<ShardCut> cuts;
+    std::vector<Shape> shapes;
+    std::vector<ValueId> shards;
+    for (std::size_t p : bucket) {
+      const Parameter& parameter = model_.parameters()[p];
+      cuts.push_back(zero_cut(parameter.shape.numel(), shape_.zero.world));
+      shapes.push_back(parameter.shape);
+      shards.push_back(updated_[p] != kNoValue
+                           ? updated_[p]
+                           : graph_.add_source(Role::kWeight, shard_name(parameter.name), {shape_.dtype, {0}}));
+    }
+    std::vector<ValueId> whole;
+    const int channel = start(std::make_shared<const AllGatherStart>(channels_++, std::move(cuts), std::move(shapes)),
+                              std::move(shards), &whole);
+    for (std::size_t i = 0; i < bucket.size(); ++i) {
+      graph_.value(whole[i]).role = Role::kWeight;
+      graph_.value(whole[i]).name = model_.parameters()[bucket[i]].name;
+      graph_.outputs.push_back(whole[i]);
+    }
+    graph_.add_op(CollectiveWait{channel}, whole);
+  }
+
+  const Model& model_;
+  const TrainShape& shape_;
+  Graph graph_;
+  ValueId scalars_ = kNoValue, norm_ = kNoValue;
+  std::vector<ValueId> gradients_, updated_;  // by parameter; kNoValue where this rank owns nothing
+  int channels_ = 0;
+};
+
+// Stage 0 and 1: sums one gradient slot over the ranks, in place; stage 1 only this rank's shards of it.
+Graph reduce_graph(const Model& model, const TrainShape& shape) {
   Graph graph;
   graph.current_phase = Phase::kUpdate;
-  const DType wide = accumulation_dtype(shape.dtype);
-  std::vector<ValueId> gradients;
-  for (const Parameter& parameter : model.parameters()) {
-    gradients.push_back(graph.add_source(Role::kGradient, parameter.name, {wide, parameter.shape}));
-  }
-  const ValueId norm = graph.add_op(GradientNorm{shape.max_grad_norm}, gradients, {"norm"})[0];
-  std::vector<ValueId> inputs = {graph.add_source(Role::kBatch, kUpdateScalarsName, {DType::kF64, {kUpdateScalars}}),
-                                 norm};
-  std::vector<float> decays;
-  for (std::size_t p = 0; p < model.parameters().size(); ++p) {
-    const Parameter& parameter = model.parameters()[p];
-    decays.push_back(parameter.decay || shape.decay_bias_norm ? static_cast<float>(shape.weight_decay) : 0.0f);
-    inputs.push_back(graph.add_source(Role::kWeight, parameter.name, {shape.dtype, parameter.shape}));
-    inputs.push_back(gradients[p]);
-    if (shape.has_master()) inputs.push_back(graph.add_source(Role::kMaster, parameter.name, {wide, parameter.shape}));
-    for (int m = 0; m < shape.optimizer.moments(); ++m) {
-      inputs.push_back(graph.add_source(Role::kMoment, moment_name(m, parameter.name), {wide, parameter.shape}));
+  std::vector<std::int64_t> numels;
+  for (const Parameter& parameter : model.parameters()) numels.push_back(parameter.shape.numel());
+  const std::vector<std::size_t> buckets = cut_buckets(numels, shape.zero.reduce_bucket);
+  std::vector<std::pair<int, std::vector<ValueId>>> started;
+  for (std::size_t b = 0; b + 1 < buckets.size(); ++b) {
+    std::vector<ValueId> whole;
+    std::vector<ShardCut> cuts;
+    for (std::size_t p = buckets[b]; p < buckets[b + 1]; ++p) {
+      const Parameter& parameter = model.parameters()[p];
+      whole.push_back(
+          graph.add_source(Role::kGradient, parameter.name, {accumulation_dtype(shape.dtype), parameter.shape}));
+      cuts.push_back(zero_cut(numels[p], shape.zero.world));
     }
+    const auto channel = static_cast<int>(b);
+    std::vector<ValueId> summed;
+    if (shape.zero.shards_state()) {
+      summed = graph.add_op(ReduceScatterStart{channel, shape.zero.rank, std::move(cuts)}, whole);
+      for (std::size_t i = 0; i < whole.size(); ++i) {
+        graph.value(summed[i]).role = Role::kGradient;
+        graph.value(summed[i]).name = shard_name(graph.value(whole[i]).name);
+      }
+    } else {
+      summed = graph.add_op(AllReduceStart{channel, static_cast<int>(whole.size())}, whole);
+    }
+    graph.outputs.insert(graph.outputs.end(), summed.begin(), summed.end());
+    started.emplace_back(channel, std::move(whole));
   }
-  const auto updated = graph.add_op(OptimizerStep{shape.optimizer, shape.has_master(), std::move(decays)}, inputs);
-  graph.outputs = updated;
-  graph.outputs.push_back(norm);
+  for (auto& [channel, buffers] : started) graph.add_op(CollectiveWait{channel}, buffers);
   return graph;
 }
 
@@ -104,6 +264,28 @@ std::size_t tree_slots(std::int64_t count) {
   return static_cast<std::size_t>(std::bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(count, 1))));
 }
 
+std::int64_t TrainShape::reduce_period() const {
+  if (zero.shards_gradients()) return 1;
+  if (!deterministic) return accumulation;
+  return std::int64_t{1} << std::countr_zero(static_cast<std::uint64_t>(std::max<std::int64_t>(accumulation, 1)));
+}
+
+std::int64_t TrainShape::global_micro_batch(std::int64_t index) const {
+  const std::int64_t period = reduce_period();
+  const std::int64_t round = index / period;
+  return (round * zero.world + zero.rank) * period + index % period;
+}
+
+OwnedRange owned_range(const TrainShape& shape, std::int64_t numel) {
+  if (!shape.zero.shards_state()) return {0, numel};
+  const ShardCut cut = zero_cut(numel, shape.zero.world);
+  return {cut.begin(shape.zero.rank), cut.length(shape.zero.rank)};
+}
+
+std::string owned_name(const TrainShape& shape, const std::string& parameter) {
+  return shape.zero.shards_state() ? shard_name(parameter) : parameter;
+}
+
 std::string moment_name(int moment, const std::string& parameter) {
   return (moment == 0 ? "exp_avg." : "exp_avg_sq.") + parameter;
 }
@@ -114,21 +296,26 @@ ProgramSet make_programs(const Model& model, const TrainShape& shape, const Work
   const Graph micro = micro_graph(model, shape, false);
   add_batch_inputs(micro, set.layout);
   std::optional<Graph> accumulate, eval;
-  if (!shape.deterministic && shape.accumulation > 1) accumulate = micro_graph(model, shape, true);
+  if (!shape.deterministic && shape.accumulation > 1 && !shape.zero.shards_gradients())
+    accumulate = micro_graph(model, shape, true);
   if (shape.eval_rows > 0) {
-    eval = forward_graph(model, graph_options(shape, GraphKind::kLoss, shape.eval_tokens()));
+    eval = forward_graph(model, graph_options(shape, GraphKind::kLoss, shape.eval_tokens()), shape.zero);
     add_batch_inputs(*eval, set.layout);
   }
   set.micro = compile(micro, set.layout, workspaces, "micro-batch", {"statistics"});
   if (accumulate)
     set.micro_accumulate = compile(*accumulate, set.layout, workspaces, "micro-batch, accumulating", {"statistics"});
   if (eval) set.eval = compile(*eval, set.layout, workspaces, "evaluation", {"statistics"});
-  set.update = compile(update_graph(model, shape), set.layout, workspaces, "update", {"norm"});
+  if (shape.zero.world > 1 && !shape.zero.shards_gradients())
+    set.reduce = compile(reduce_graph(model, shape), set.layout, workspaces, "reduce", {});
+  set.update = compile(UpdateGraph(model, shape).build(), set.layout, workspaces, "update", {"norm"});
 
   take_persistent(set.sizes, set.layout);
   set.sizes.gradient_slots = shape.deterministic ? tree_slots(shape.accumulation) : 1;
+  // Sharded gradients are not accumulated by the operations that make them: one slot for what comes in.
+  if (!shape.deterministic && shape.zero.shards_gradients() && shape.accumulation > 1) set.sizes.gradient_slots = 2;
   for (const Program* program : {&set.micro, set.micro_accumulate ? &*set.micro_accumulate : nullptr,
-                                 set.eval ? &*set.eval : nullptr, &set.update}) {
+                                 set.eval ? &*set.eval : nullptr, set.reduce ? &*set.reduce : nullptr, &set.update}) {
     if (program == nullptr) continue;
     take_largest(set.sizes, *program);
     set.activation_lower_bound = std::max(set.activation_lower_bound, program->activation_lower_bound);
@@ -144,7 +331,7 @@ LogitsProgram make_logits_program(const Model& model, DType dtype, std::int64_t 
   options.table_length = tokens;
   options.logit_rows = rows;
   options.dtype = dtype;
-  const Graph graph = forward_graph(model, options);
+  const Graph graph = forward_graph(model, options, {});
   LogitsProgram made;
   for (const Parameter& parameter : model.parameters())
     made.layout.add(Role::kWeight, parameter.name, {dtype, parameter.shape});

@@ -6,6 +6,7 @@
 #include "graph/ops/update.h"
 #include "models/model.h"
 #include "passes/recompute.h"
+#include "passes/zero.h"
 #include "runtime/arenas.h"
 
 namespace convoy {
@@ -26,10 +27,17 @@ struct TrainShape {
   double max_grad_norm = 0;      // 0 = no clipping
   CrossEntropyShape loss;
   std::uint64_t seed = 0;
+  ZeroOptions zero;  // the ranks that share the work
 
   std::int64_t tokens() const { return rows * seq; }
   std::int64_t eval_tokens() const { return eval_rows * seq; }
   bool has_master() const { return dtype == DType::kBF16 || dtype == DType::kF16; }
+  // Micro-batches of this rank after which its gradients are summed over the ranks. Deterministic sums follow the tree
+  // over the global batch: with stage 2 and 3 the ranks hold neighbouring micro-batches and sum after each; below, a
+  // rank's own ones are neighbours, as many as make a whole subtree.
+  std::int64_t reduce_period() const;
+  // Which micro-batch of the global batch is this rank's `index`-th one.
+  std::int64_t global_micro_batch(std::int64_t index) const;
 };
 
 // Gradient buffers alive at once while `count` micro-batches are summed by a binary tree in order: ⌊log₂ count⌋ + 1.
@@ -39,12 +47,21 @@ std::size_t tree_slots(std::int64_t count);
 std::string moment_name(int moment, const std::string& parameter);  // "exp_avg.NAME", "exp_avg_sq.NAME"
 inline constexpr const char* kUpdateScalarsName = "update_scalars";
 
+// The name under which the optimizer sees a parameter's weight and gradient: the whole tensor, or this rank's shard.
+std::string owned_name(const TrainShape& shape, const std::string& parameter);
+// What of a tensor of `numel` elements this rank's optimizer owns, as a range of elements.
+struct OwnedRange {
+  std::int64_t first = 0, count = 0;
+};
+OwnedRange owned_range(const TrainShape& shape, std::int64_t numel);
+
 struct ProgramSet {
   Layout layout;
   Program micro;                            // forward and backward pass of one micro-batch, setting the gradients
   std::optional<Program> micro_accumulate;  // the same, adding to them; only when not deterministic and accumulating
   std::optional<Program> eval;              // forward pass and loss, without dropout
-  Program update;                           // clipping and the optimizer
+  std::optional<Program> reduce;            // the sum of a gradient slot over the ranks; stage 0 and 1 of several
+  Program update;                           // clipping and the optimizer, and the gather of the updated weights
   ArenaSizes sizes;
   // The most bytes any placement could do with, for the activations of all programs.
   std::size_t activation_lower_bound = 0;

@@ -27,7 +27,18 @@ void Layout::add(Role role, const std::string& name, const TensorSpec& spec) {
   }
 }
 
+void Layout::add_view(Role role, const std::string& name, const std::string& whole, const TensorSpec& spec,
+                      std::int64_t first) {
+  check(role != Role::kBatch, "batch data has no views: it may move");
+  const Slot& slot = find(role, whole);
+  check(slot.spec.dtype == spec.dtype && first + spec.numel() <= slot.spec.numel(), "a view beyond its tensor");
+  const std::size_t offset = slot.offset + static_cast<std::size_t>(first) * size_of(spec.dtype);
+  views_[static_cast<std::size_t>(role)][name] = {name, spec, offset};
+}
+
 const Slot& Layout::find(Role role, const std::string& name) const {
+  const auto& views = views_[static_cast<std::size_t>(role)];
+  if (const auto view = views.find(name); view != views.end()) return view->second;
   const auto& index = index_[static_cast<std::size_t>(role)];
   const auto place = index.find(name);
   if (place == index.end()) throw internal_error(fmt::format("no {} named '{}' in the layout", name_of(role), name));
@@ -35,7 +46,7 @@ const Slot& Layout::find(Role role, const std::string& name) const {
 }
 
 bool Layout::contains(Role role, const std::string& name) const {
-  return index_[static_cast<std::size_t>(role)].count(name) > 0;
+  return index_[static_cast<std::size_t>(role)].contains(name) || views_[static_cast<std::size_t>(role)].contains(name);
 }
 
 std::size_t Layout::bytes(Role role) const {

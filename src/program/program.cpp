@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "graph/ops/collective.h"
 #include "passes/place.h"
 
 namespace convoy {
@@ -93,7 +94,8 @@ Program compile(const Graph& graph, const Layout& layout, const WorkspaceSizes& 
     const std::vector<const TensorSpec*> in = graph.input_specs(node);
     const std::vector<TensorSpec> out = graph.output_specs(node);
     made.cost = node.op->cost(in, out);
-    made.workspace = workspaces.workspace(*node.op, in, out);
+    const bool collective = dynamic_cast<const CollectiveOp*>(node.op.get()) != nullptr;  // not the device's
+    made.workspace = collective ? 0 : workspaces.workspace(*node.op, in, out);
     program.workspace_bytes = std::max(program.workspace_bytes, aligned(made.workspace));
     program.instructions.push_back(std::move(made));
   }

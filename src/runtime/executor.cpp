@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "runtime/collectives.h"
+
 namespace convoy {
 namespace {
 
@@ -16,13 +18,17 @@ std::vector<const TensorSpec*> specs_of(const std::vector<BufferRef>& refs) {
 
 }  // namespace
 
-Executor::Executor(Device& device, const Program& program, const Arenas& arenas)
-    : device_(device), program_(program), arenas_(arenas) {
+Executor::Executor(Device& device, const Program& program, const Arenas& arenas, Communicator* communicator)
+    : device_(device), program_(program), arenas_(arenas), communicator_(communicator) {
+  Collectives collectives(communicator);
   for (const Instruction& instruction : program.instructions) {
     Step step;
     std::vector<TensorSpec> outputs;
     for (const BufferRef& ref : instruction.outputs) outputs.push_back(ref.spec);
-    step.kernel = device.prepare(*instruction.op, specs_of(instruction.inputs), outputs);
+    const auto* collective = dynamic_cast<const CollectiveOp*>(instruction.op.get());
+    const std::vector<const TensorSpec*> inputs = specs_of(instruction.inputs);
+    step.kernel = collective != nullptr ? collectives.prepare(*collective, inputs, outputs)
+                                        : device.prepare(*instruction.op, inputs, outputs);
     step.inputs.resize(instruction.inputs.size());
     step.outputs.resize(instruction.outputs.size());
     for (const auto* refs : {&instruction.inputs, &instruction.outputs}) {
@@ -62,6 +68,7 @@ void Executor::run(std::size_t gradient_slot) {
   bind(gradient_slot);
   for (std::size_t i = 0; i < steps_.size(); ++i) {
     Step& step = steps_[i];
+    if (communicator_ != nullptr) communicator_->progress();
     if (!profiling_) {
       step.kernel->run({step.inputs, step.outputs, arenas_.workspace()});
       continue;

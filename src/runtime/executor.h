@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/communicator.h"
 #include "runtime/arenas.h"
 
 namespace convoy {
@@ -12,8 +13,8 @@ namespace convoy {
 // A program prepared on a device, bound to arenas.
 class Executor {
  public:
-  // Checks that every operand lies inside its arena.
-  Executor(Device& device, const Program& program, const Arenas& arenas);
+  // Checks that every operand lies inside its arena. `communicator` is needed for programs of several ranks only.
+  Executor(Device& device, const Program& program, const Arenas& arenas, Communicator* communicator = nullptr);
 
   // Runs all instructions, with the gradients of one slot.
   void run(std::size_t gradient_slot = 0);
@@ -37,6 +38,7 @@ class Executor {
   Device& device_;
   const Program& program_;
   const Arenas& arenas_;
+  Communicator* communicator_;
   std::vector<Step> steps_;
   std::size_t bound_slot_ = SIZE_MAX;
   std::array<std::size_t, kRoleCount> high_water_{};

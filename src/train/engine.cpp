@@ -13,18 +13,22 @@ LossTotals& LossTotals::operator+=(const LossTotals& other) {
   return *this;
 }
 
-Engine::Engine(Device& device, const Model& model, const TrainShape& shape)
+Engine::Engine(Device& device, const Model& model, const TrainShape& shape, Communicator* communicator)
     : device_(device),
       model_(model),
       shape_(shape),
+      communicator_(communicator),
       programs_(make_programs(model, shape, device)),
       arenas_(device, programs_.sizes),
-      store_(device, model, programs_.layout, arenas_) {
-  micro_ = std::make_unique<Executor>(device, programs_.micro, arenas_);
-  if (programs_.micro_accumulate)
-    micro_accumulate_ = std::make_unique<Executor>(device, *programs_.micro_accumulate, arenas_);
-  if (programs_.eval) eval_ = std::make_unique<Executor>(device, *programs_.eval, arenas_);
-  update_ = std::make_unique<Executor>(device, programs_.update, arenas_);
+      store_(device, model, programs_.layout, arenas_, shape) {
+  const auto prepare = [&](const Program& program) {
+    return std::make_unique<Executor>(device, program, arenas_, communicator);
+  };
+  micro_ = prepare(programs_.micro);
+  if (programs_.micro_accumulate) micro_accumulate_ = prepare(*programs_.micro_accumulate);
+  if (programs_.eval) eval_ = prepare(*programs_.eval);
+  if (programs_.reduce) reduce_ = prepare(*programs_.reduce);
+  update_ = prepare(programs_.update);
   const DType wide = accumulation_dtype(shape.dtype);
   const TensorSpec flat{
       wide,
@@ -92,32 +96,55 @@ void Engine::merge_top() {
   partial_sums_.pop_back();
 }
 
+// The binary tree: two neighbours that hold equally many micro-batches are summed; a subtree that is complete on this
+// rank is summed over the ranks first.
+void Engine::merge_complete() {
+  const std::int64_t period = shape_.reduce_period();
+  while (true) {
+    const std::size_t count = partial_sums_.size();
+    if (partial_sums_[count - 1] == period && !top_reduced_ && reduce_) {
+      reduce_->run(count - 1);
+      top_reduced_ = true;
+    }
+    if (count < 2) return;
+    const bool complete = partial_sums_[count - 1] == partial_sums_[count - 2];
+    const bool in_one_buffer = !shape_.deterministic && shape_.zero.shards_gradients();
+    if (!complete && !in_one_buffer) return;
+    merge_top();
+  }
+}
+
 LossTotals Engine::micro_step(const BatchView& batch, double scale) {
   copy_batch(batch);
   put(batch_input::kTokenKeys, std::as_bytes(batch.token_keys));
   set_scalar_input(batch_input::kLossScale, scale);
-  if (!shape_.deterministic && !partial_sums_.empty()) {
-    check(micro_accumulate_ != nullptr, "more micro-batches than planned");
+  top_reduced_ = false;
+  if (micro_accumulate_ && !partial_sums_.empty()) {
     micro_accumulate_->run(0);
     ++partial_sums_[0];
+    merge_complete();
     return read_statistics(micro_accumulate_->program());
   }
   check(partial_sums_.size() < programs_.sizes.gradient_slots, "more micro-batches than planned");
   micro_->run(partial_sums_.size());
   partial_sums_.push_back(1);
-  // The binary tree: two neighbours that hold equally many micro-batches are summed.
-  while (partial_sums_.size() > 1 && partial_sums_[partial_sums_.size() - 1] == partial_sums_[partial_sums_.size() - 2])
-    merge_top();
+  merge_complete();
   return read_statistics(micro_->program());
 }
 
-UpdateResult Engine::update(double learning_rate, std::int64_t step) {
+UpdateResult Engine::update(double learning_rate, std::int64_t step, double unscale) {
   check(!partial_sums_.empty(), "an update without a micro-batch");
+  if (reduce_) {
+    std::int64_t done = 0;
+    for (const std::int64_t count : partial_sums_) done += count;
+    check(done % shape_.reduce_period() == 0, "an update before the ranks' gradients are summed");
+  }
   while (partial_sums_.size() > 1) merge_top();
   partial_sums_.clear();
   double scalars[kUpdateScalars] = {};
   scalars[kLearningRate] = learning_rate;
   scalars[kStepNumber] = static_cast<double>(step);
+  scalars[kUnscale] = unscale;
   device_.copy_in(address(Role::kBatch, kUpdateScalarsName), std::as_bytes(std::span(scalars)));
   update_->run(0);
   double norm[kNormStatistics];
@@ -134,7 +161,7 @@ LossTotals Engine::evaluate(const BatchView& batch) {
 }
 
 std::vector<std::byte> Engine::gradient(std::size_t parameter) const {
-  return store_.read(Role::kGradient, model_.parameters()[parameter].name);
+  return store_.read(Role::kGradient, owned_name(shape_, model_.parameters()[parameter].name));
 }
 
 }  // namespace convoy

@@ -33,13 +33,16 @@ struct UpdateResult {
 
 class Engine {
  public:
-  Engine(Device& device, const Model& model, const TrainShape& shape);
+  // `communicator` joins the ranks of shape.zero; not needed for one. All must outlive the engine.
+  Engine(Device& device, const Model& model, const TrainShape& shape, Communicator* communicator = nullptr);
 
-  // Forward and backward pass. `scale` multiplies the gradient of the micro-batch's loss sum.
+  // Forward and backward pass. `scale` multiplies the gradient of the micro-batch's loss sum. The ranks' calls must be
+  // the micro-batches that shape().global_micro_batch says.
   LossTotals micro_step(const BatchView& batch, double scale);
   // Finishes the sum over the micro-batches since the last update, clips, and runs the optimizer. `step` counts
   // executed updates, from 1.
-  UpdateResult update(double learning_rate, std::int64_t step);
+  // `unscale` undoes the loss scale that the gradients carry.
+  UpdateResult update(double learning_rate, std::int64_t step, double unscale = 1);
   // Forward pass of an evaluation batch.
   LossTotals evaluate(const BatchView& batch);
 
@@ -60,19 +63,23 @@ class Engine {
   void copy_batch(const BatchView& batch);
   void set_scalar_input(const char* name, double value);
   void merge_top();
+  void merge_complete();
   LossTotals read_statistics(const Program& program) const;
   std::byte* address(Role role, const std::string& name) const;
 
   Device& device_;
   const Model& model_;
   const TrainShape shape_;
+  Communicator* const communicator_;
   const ProgramSet programs_;
   Arenas arenas_;
   ParameterStore store_;
-  std::unique_ptr<Executor> micro_, micro_accumulate_, eval_, update_;
+  std::unique_ptr<Executor> micro_, micro_accumulate_, eval_, reduce_, update_;
   std::unique_ptr<Kernel> add_gradients_;
-  // The partial sums on the stack of gradient slots: how many micro-batches each holds.
+  // The partial sums on the stack of gradient slots: how many of this rank's micro-batches each holds. Those of
+  // reduce_period() and more are sums over all ranks.
   std::vector<std::int64_t> partial_sums_;
+  bool top_reduced_ = false;  // whether the top one is a sum over the ranks already
   std::int64_t table_length_ = 0;
 };
 

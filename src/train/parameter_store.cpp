@@ -88,32 +88,95 @@ void ParameterStore::initialize(std::uint64_t seed) {
   }
 }
 
+StoredPart ParameterStore::part(Role role, std::size_t parameter, int moment) const {
+  const Parameter& of = model_.parameters()[parameter];
+  const std::int64_t numel = of.shape.numel();
+  if (role == Role::kWeight) {
+    if (!shape_.zero.shards_weight(numel)) return {&layout_.find(role, of.name), 0, numel};
+    const OwnedRange owned = owned_range(shape_, numel);
+    return {&layout_.find(role, shard_name(of.name)), owned.first, owned.count};
+  }
+  const OwnedRange owned = owned_range(shape_, numel);
+  return {&layout_.find(role, role == Role::kMoment ? moment_name(moment, of.name) : of.name), owned.first,
+          owned.count};
+}
+
 void ParameterStore::set_rows(std::size_t parameter, std::int64_t first_row, DType dtype,
                               std::span<const std::byte> values) {
   const Parameter& target = model_.parameters()[parameter];
   const std::int64_t width = target.shape.numel() / target.shape[0];
+  const auto size = static_cast<std::int64_t>(size_of(dtype));
+  const std::int64_t first = first_row * width;
+  const std::int64_t last = first + static_cast<std::int64_t>(values.size()) / size;
+  check(last <= target.shape.numel(), "rows beyond the end of a parameter");
   for (Role role : {Role::kWeight, Role::kMaster}) {
-    if (!layout_.contains(role, target.name)) continue;
-    const Slot& slot = layout_.find(role, target.name);
-    const std::size_t size = size_of(slot.spec.dtype);
-    const std::vector<std::byte> bytes = converted(dtype, values, slot.spec.dtype);
-    const auto start = static_cast<std::size_t>(first_row * width) * size;
-    check(start + bytes.size() <= slot.spec.bytes(), "rows beyond the end of a parameter");
-    device_.copy_in(arenas_.base(role) + slot.offset + start, bytes);
+    if (role == Role::kMaster && !layout_.contains(role, target.name)) continue;
+    const StoredPart held = part(role, parameter);
+    const std::int64_t begin = std::max(first, held.first);
+    const std::int64_t end = std::min(last, held.first + held.count);
+    if (begin >= end) continue;
+    const auto given = values.subspan(static_cast<std::size_t>((begin - first) * size),
+                                      static_cast<std::size_t>((end - begin) * size));
+    const DType stored = held.slot->spec.dtype;
+    device_.copy_in(
+        arenas_.base(role) + held.slot->offset + static_cast<std::size_t>(begin - held.first) * size_of(stored),
+        converted(dtype, given, stored));
   }
+}
+
+Role ParameterStore::source_role(std::size_t parameter, DType dtype) const {
+  const bool from_master = layout_.contains(Role::kMaster, model_.parameters()[parameter].name) && dtype != shape_.dtype;
+  return from_master ? Role::kMaster : Role::kWeight;
+}
+
+bool ParameterStore::is_whole(std::size_t parameter, DType dtype) const {
+  return part(source_role(parameter, dtype), parameter).count == model_.parameters()[parameter].shape.numel();
 }
 
 std::vector<std::byte> ParameterStore::rows(std::size_t parameter, std::int64_t first_row, std::int64_t count,
                                             DType dtype) const {
   const Parameter& source = model_.parameters()[parameter];
-  const bool from_master =
-      layout_.contains(Role::kMaster, source.name) && dtype != layout_.find(Role::kWeight, source.name).spec.dtype;
-  const Role role = from_master ? Role::kMaster : Role::kWeight;
-  const Slot& slot = layout_.find(role, source.name);
-  const auto row_bytes = static_cast<std::size_t>(source.shape.numel() / source.shape[0]) * size_of(slot.spec.dtype);
+  const Role role = source_role(parameter, dtype);
+  const StoredPart held = part(role, parameter);
+  check(held.count == source.shape.numel(), "a sharded parameter is read as if it were whole");
+  const DType stored = held.slot->spec.dtype;
+  const auto row_bytes = static_cast<std::size_t>(source.shape.numel() / source.shape[0]) * size_of(stored);
   std::vector<std::byte> bytes(static_cast<std::size_t>(count) * row_bytes);
-  device_.copy_out(bytes, arenas_.base(role) + slot.offset + static_cast<std::size_t>(first_row) * row_bytes);
-  return converted(slot.spec.dtype, bytes, dtype);
+  device_.copy_out(bytes, arenas_.base(role) + held.slot->offset + static_cast<std::size_t>(first_row) * row_bytes);
+  return converted(stored, bytes, dtype);
+}
+
+std::vector<std::byte> ParameterStore::gather(std::size_t parameter, DType dtype, Communicator& communicator) const {
+  const Parameter& source = model_.parameters()[parameter];
+  if (is_whole(parameter, dtype)) return rows(parameter, 0, source.shape[0], dtype);
+  const Role role = source_role(parameter, dtype);
+  const StoredPart held = part(role, parameter);
+  const std::vector<std::byte> mine = converted(held.slot->spec.dtype, read(role, held), dtype);
+  std::vector<std::byte> whole(static_cast<std::size_t>(source.shape.numel()) * size_of(dtype));
+  const GatherPiece piece{mine.data(), whole.data(), zero_cut(source.shape.numel(), shape_.zero.world)};
+  communicator.all_gather(dtype, std::span(&piece, 1));
+  return whole;
+}
+
+std::vector<std::byte> ParameterStore::read(Role role, const StoredPart& part) const {
+  return read_elements(role, part, 0, part.count);
+}
+
+std::vector<std::byte> ParameterStore::read_elements(Role role, const StoredPart& part, std::int64_t first,
+                                                     std::int64_t count) const {
+  const std::size_t size = size_of(part.slot->spec.dtype);
+  check(first >= 0 && first + count <= part.count, "elements beyond the end of a part");
+  std::vector<std::byte> bytes(static_cast<std::size_t>(count) * size);
+  device_.copy_out(bytes, arenas_.base(role) + part.slot->offset + static_cast<std::size_t>(first) * size);
+  return bytes;
+}
+
+void ParameterStore::write_elements(Role role, const StoredPart& part, std::int64_t first,
+                                    std::span<const std::byte> bytes) {
+  const std::size_t size = size_of(part.slot->spec.dtype);
+  check(first >= 0 && static_cast<std::size_t>(first) * size + bytes.size() <= part.slot->spec.bytes(),
+        "elements beyond the end of a part");
+  device_.copy_in(arenas_.base(role) + part.slot->offset + static_cast<std::size_t>(first) * size, bytes);
 }
 
 std::vector<std::byte> ParameterStore::read(Role role, const std::string& name) const {
@@ -121,12 +184,6 @@ std::vector<std::byte> ParameterStore::read(Role role, const std::string& name) 
   std::vector<std::byte> bytes(slot.spec.bytes());
   device_.copy_out(bytes, arenas_.base(role) + slot.offset);
   return bytes;
-}
-
-void ParameterStore::write(Role role, const std::string& name, std::span<const std::byte> bytes) {
-  const Slot& slot = layout_.find(role, name);
-  check(bytes.size() == slot.spec.bytes(), "state of the wrong size");
-  device_.copy_in(arenas_.base(role) + slot.offset, bytes);
 }
 
 }  // namespace convoy

@@ -6,38 +6,27 @@
 #include "base/log.h"
 
 namespace convoy {
-namespace {
 
-// Room for the weights and the optimizer's tensors, and some for the rest.
 std::uint64_t expected_bytes(const CheckpointContent& content) {
   std::uint64_t bytes = 64 << 20;
   for (const StoredBinding& binding : content.weights.bindings) bytes += binding.stored.spec.bytes();
-  if (!content.model_only) bytes += OptimizerStateWriter::file_size(optimizer_tensors(content.engine));
+  if (!content.model_only) {
+    const auto ranks = static_cast<std::uint64_t>(std::max(1, content.engine.shape().zero.world));
+    const bool sharded = content.engine.shape().zero.shards_state();
+    bytes += OptimizerStateWriter::file_size(optimizer_tensors(content.engine)) * (sharded ? ranks : 1);
+  }
   return bytes;
 }
 
-}  // namespace
-
-std::filesystem::path save_checkpoint(CheckpointStore& store, std::int64_t step, const CheckpointContent& content) {
-  CheckpointWriter writer = store.begin(step, expected_bytes(content));
-  ModelFolderOptions options;
-  options.carry_from = content.carry_from;
-  writer.record(write_model_folder(writer.folder(), *content.source.config,
-                                   weight_sources(content.engine.store(), content.weights, content.source.folder.get()),
-                                   options));
-  if (!content.model_only) {
-    writer.record(write_optimizer_state(content.engine, writer.folder() / kOptimizerFile));
-    writer.add_text(kTrainingStateFile, training_state_text(content.state));
-  }
-  writer.add_text("trainer_state.json", content.trainer_state);
-  return writer.commit();
-}
-
 void save_model(const std::filesystem::path& folder, const Engine& engine, const ModelSource& source,
-                const WeightMap& weights, const std::filesystem::path& carry_from) {
+                const WeightMap& weights, const std::filesystem::path& carry_from, Communicator* communicator) {
+  const bool first = communicator == nullptr || communicator->rank() == 0;
+  const std::vector<TensorSource> tensors =
+      snapshot_weights(engine.store(), weights, source.folder.get(), communicator, first);
+  if (!first) return;
   ModelFolderOptions options;
   options.carry_from = carry_from;
-  write_model_folder(folder, *source.config, weight_sources(engine.store(), weights, source.folder.get()), options);
+  write_model_folder(folder, *source.config, tensors, options);
 }
 
 void load_checkpoint(Engine& engine, const std::filesystem::path& folder) {

@@ -19,12 +19,12 @@ struct CheckpointContent {
   bool model_only = false;    // save_only_model
 };
 
-// Writes checkpoint-N whole or not at all; returns its folder.
-std::filesystem::path save_checkpoint(CheckpointStore& store, std::int64_t step, const CheckpointContent& content);
+// Room that the checkpoint will take on the disk: weights, all ranks' optimizer tensors, and some for the rest.
+std::uint64_t expected_bytes(const CheckpointContent& content);
 
-// Writes the model as a Hugging Face folder (at the end of a run).
+// Writes the model as a Hugging Face folder (at the end of a run). All ranks must call; the first one writes.
 void save_model(const std::filesystem::path& folder, const Engine& engine, const ModelSource& source,
-                const WeightMap& weights, const std::filesystem::path& carry_from);
+                const WeightMap& weights, const std::filesystem::path& carry_from, Communicator* communicator);
 
 // Weights and optimizer state of a checkpoint into the engine.
 void load_checkpoint(Engine& engine, const std::filesystem::path& folder);

@@ -49,7 +49,8 @@ int StopSignals::received() {
 
 Trainer::Trainer(Engine& engine, const ModelSource& source, WeightMap weights, MakeLoader training,
                  MakeLoader evaluation, const Schedule& schedule, std::optional<PlateauState> plateau,
-                 CheckpointStore& store, TrainerOptions options, TrainingObserver& observer)
+                 std::optional<LossScaler> scaler, CheckpointStore& store, TrainerOptions options,
+                 TrainingObserver& observer, Communicator* communicator)
     : engine_(engine),
       source_(source),
       weights_(std::move(weights)),
@@ -57,9 +58,12 @@ Trainer::Trainer(Engine& engine, const ModelSource& source, WeightMap weights, M
       evaluation_(std::move(evaluation)),
       schedule_(schedule),
       plateau_(std::move(plateau)),
+      scaler_(std::move(scaler)),
       store_(store),
       options_(std::move(options)),
-      observer_(observer) {
+      observer_(observer),
+      communicator_(communicator),
+      saver_(store, communicator) {
   state_.convoy_version = options_.version;
   state_.global_batch_size = options_.rows_per_step;
   state_.seed = engine.shape().seed;
@@ -91,6 +95,7 @@ void Trainer::resume(const std::filesystem::path& checkpoint) {
     plateau_->restore({state_.plateau->learning_rate, state_.plateau->best, state_.plateau->bad_evaluations,
                        state_.plateau->cooldown});
   }
+  if (scaler_ && state_.loss_scale) scaler_->restore(*state_.loss_scale);
   state_.convoy_version = options_.version;
   saved_at_ = state_.step;
 }
@@ -105,9 +110,9 @@ StepResult Trainer::train_step() {
   const Stopwatch watch;
   std::optional<Step> step = loader_->next();
   check(step.has_value(), "the data ended before the run");
-  LossTotals totals;
-  double mean_of_means = 0;
-  const auto micro_batches = static_cast<double>(step->micro_batches.size());
+  std::vector<LossTotals> parts;
+  const double loss_scale = scaler_ ? scaler_->scale() : 1.0;
+  const auto micro_batches = static_cast<double>(step->micro_batches.size()) * ranks();
   for (const Batch& batch : step->micro_batches) {
     // The gradient of the mean over the whole global batch's targets, however it is cut; or of the mean of micro-batch
     // means.
@@ -115,19 +120,27 @@ StepResult Trainer::train_step() {
         static_cast<double>(options_.micro_batch_average ? std::max<std::int64_t>(batch.target_count, 1)
                                                          : std::max<std::int64_t>(step->global_targets, 1));
     const double scale = options_.micro_batch_average ? 1.0 / (targets * micro_batches) : 1.0 / targets;
-    const LossTotals part = engine_.micro_step(view(batch), scale);
-    totals += part;
-    mean_of_means += part.mean() / micro_batches;
+    parts.push_back(engine_.micro_step(view(batch), scale * loss_scale));
   }
   StepResult report;
   report.learning_rate = plateau_ ? plateau_->learning_rate() : schedule_.at(state_.schedule_step);
-  const UpdateResult update = engine_.update(report.learning_rate, state_.adam_step + 1);
+  const UpdateResult update = engine_.update(report.learning_rate, state_.adam_step + 1, 1.0 / loss_scale);
+  const double waited = communicator_ == nullptr ? 0 : communicator_->traffic().seconds_waiting;
+  const double wait = waited - std::exchange(waited_, waited);
+  const StepSums sums = sum_over_ranks(communicator_, parts, engine_.shape().reduce_period(),
+                                       {StopSignals::received(), watch.seconds() - wait, wait});
+  signal_ = sums.signal;
   ++state_.step;
   if (update.skipped) {
     ++state_.skipped_steps;
   } else {
     ++state_.adam_step;
     ++state_.schedule_step;
+  }
+  if (scaler_) {
+    report.loss_scale = loss_scale;
+    if (const std::string note = scaler_->update(update.skipped); !note.empty()) log_info("{}", note);
+    state_.loss_scale = scaler_->state();
   }
   epoch_ended_ = step->ends_epoch;
   state_.data.epoch = step->next.epoch;
@@ -137,8 +150,12 @@ StepResult Trainer::train_step() {
   report.step = state_.step;
   report.max_steps = options_.max_steps;
   report.epoch = epoch_position();
-  report.loss = options_.micro_batch_average ? mean_of_means : totals.mean();
-  report.accuracy = totals.targets > 0 ? totals.correct / totals.targets : 0;
+  report.loss = options_.micro_batch_average ? sums.mean_of_means : sums.totals.mean();
+  report.accuracy = sums.totals.targets > 0 ? sums.totals.correct / sums.totals.targets : 0;
+  report.slowest_rank = sums.slowest_rank;
+  report.slowest_seconds = sums.slowest_seconds;
+  report.fastest_seconds = sums.fastest_seconds;
+  report.longest_wait = sums.longest_wait;
   report.gradient_norm = update.gradient_norm;
   report.skipped = update.skipped;
   report.tokens = step->global_tokens;
@@ -152,6 +169,7 @@ void Trainer::check_numbers(const StepResult& report) {
     skipped_in_a_row_ = 0;
     return;
   }
+  if (scaler_ && scaler_->dynamic()) return;  // it ends the run itself, at its smallest scale
   ++skipped_in_a_row_;
   log_warning("step {}: a gradient is not finite (loss {}); the weights stay as they were", report.step, report.loss);
   if (skipped_in_a_row_ < kMostSkippedInARow) return;
@@ -165,10 +183,11 @@ EvaluationResult Trainer::evaluate() {
   check(evaluation_ != nullptr, "no evaluation data");
   const Stopwatch watch;
   const std::unique_ptr<Loader> loader = evaluation_({});
-  LossTotals totals;
+  std::vector<LossTotals> parts;
   while (std::optional<Step> step = loader->next()) {
-    for (const Batch& batch : step->micro_batches) totals += engine_.evaluate(view(batch));
+    for (const Batch& batch : step->micro_batches) parts.push_back(engine_.evaluate(view(batch)));
   }
+  const LossTotals totals = sum_over_ranks(communicator_, parts, 1).totals;
   EvaluationResult report;
   report.step = state_.step;
   report.epoch = epoch_position();
@@ -203,9 +222,19 @@ bool Trainer::should_stop_early() const {
   return options_.early_stopping_patience > 0 && evaluations_without_progress_ >= options_.early_stopping_patience;
 }
 
+// Hears of the checkpoint under way when it is written, or waits for it.
+void Trainer::finish_save(bool wait) {
+  if (wait) saver_.wait();
+  const std::optional<CheckpointSaver::Finished> finished = saver_.poll();
+  if (!finished) return;
+  if (communicator_ != nullptr && communicator_->rank() != 0) return;
+  store_.prune(options_.save_total_limit, best_at_save_);
+  observer_.on_checkpoint(finished->step, finished->folder, finished->seconds, finished->stall);
+}
+
 void Trainer::save_now() {
   if (saved_at_ == state_.step) return;
-  const Stopwatch watch;
+  finish_save(true);
   const CheckpointContent content{engine_,
                                   source_,
                                   weights_,
@@ -213,12 +242,11 @@ void Trainer::save_now() {
                                   state_,
                                   observer_.trainer_state(state_.step, epoch_position()),
                                   options_.save_only_model};
-  const std::filesystem::path folder = save_checkpoint(store_, state_.step, content);
+  best_at_save_.reset();
+  if (options_.keep_best && state_.best) best_at_save_ = state_.best->step;
+  saver_.start(state_.step, content);
   saved_at_ = state_.step;
-  std::optional<std::int64_t> best;
-  if (options_.keep_best && state_.best) best = state_.best->step;
-  store_.prune(options_.save_total_limit, best);
-  observer_.on_checkpoint(state_.step, folder, watch.seconds());
+  if (!options_.save_beside) finish_save(true);
 }
 
 std::optional<std::filesystem::path> Trainer::best_checkpoint() const {
@@ -238,6 +266,7 @@ int Trainer::run() {
   if (options_.eval_first && evaluation_ != nullptr && state_.step == 0) evaluate_now();
   while (state_.step < options_.max_steps) {
     const StepResult report = train_step();
+    finish_save(false);
     observer_.on_step(report);
     check_numbers(report);
     const bool last = state_.step == options_.max_steps;
@@ -251,10 +280,11 @@ int Trainer::run() {
       new_best = state_.best && state_.best->step == state_.step;
     }
     if (due(options_.save_every, options_.save_each_epoch) || (options_.save_best && new_best)) save_now();
-    if (const int number = StopSignals::received(); number != 0) {
-      log_info("signal {}: saving a checkpoint after step {}", number, state_.step);
+    if (signal_ != 0) {
+      log_info("signal {}: saving a checkpoint after step {}", signal_, state_.step);
       save_now();
-      return 128 + number;
+      finish_save(true);
+      return 128 + signal_;
     }
     if (should_stop_early()) {
       log_info("early stop after step {}: {} evaluations without progress (best {} = {:.4f} at step {})", state_.step,
@@ -262,6 +292,7 @@ int Trainer::run() {
       break;
     }
   }
+  finish_save(true);
   if (skipped_in_a_row_ > 0) {
     throw numerics_error(fmt::format("the run ended in {} steps whose gradients were not finite", skipped_in_a_row_))
         .at(fmt::format("step {}", state_.step))

@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "data/loader.h"
+#include "optim/loss_scale.h"
 #include "optim/schedule.h"
-#include "train/run_checkpoint.h"
+#include "train/checkpoint_saver.h"
+#include "train/rank_sums.h"
 
 namespace convoy {
 
@@ -26,6 +28,10 @@ struct StepResult {
   std::int64_t tokens = 0;  // of the global batch, without padding
   double seconds = 0;       // of the step
   std::int64_t tokens_seen = 0;
+  std::optional<double> loss_scale;  // fp16: the one used
+  // Several ranks: the time that the slowest one computed and that the one which waited longest waited.
+  int slowest_rank = 0;
+  double slowest_seconds = 0, fastest_seconds = 0, longest_wait = 0;
 };
 
 struct EvaluationResult {
@@ -44,7 +50,9 @@ class TrainingObserver {
   virtual ~TrainingObserver() = default;
   virtual void on_step(const StepResult& /*report*/) {}
   virtual void on_evaluation(const EvaluationResult& /*report*/) {}
-  virtual void on_checkpoint(std::int64_t /*step*/, const std::filesystem::path& /*folder*/, double /*seconds*/) {}
+  // `stall`: how long training stood still for it; it was written in `seconds`.
+  virtual void on_checkpoint(std::int64_t /*step*/, const std::filesystem::path& /*folder*/, double /*seconds*/,
+                             double /*stall*/) {}
   // The text of trainer_state.json for a checkpoint made now.
   virtual std::string trainer_state(std::int64_t /*step*/, double /*epoch*/) { return {}; }
 };
@@ -68,6 +76,7 @@ struct TrainerOptions {
   std::int64_t rows_per_step = 1;
   std::optional<int> save_total_limit;
   bool save_only_model = false;
+  bool save_beside = true;  // write checkpoints while training goes on
   std::filesystem::path carry_from;
 };
 
@@ -76,8 +85,9 @@ class Trainer {
   using MakeLoader = std::function<std::unique_ptr<Loader>(const Cursor& start)>;
   // All must outlive the trainer. `evaluation` may be empty; it makes a loader that ends after one epoch.
   Trainer(Engine& engine, const ModelSource& source, WeightMap weights, MakeLoader training, MakeLoader evaluation,
-          const Schedule& schedule, std::optional<PlateauState> plateau, CheckpointStore& store, TrainerOptions options,
-          TrainingObserver& observer);
+          const Schedule& schedule, std::optional<PlateauState> plateau, std::optional<LossScaler> scaler,
+          CheckpointStore& store, TrainerOptions options, TrainingObserver& observer,
+          Communicator* communicator = nullptr);
 
   // Continues where a checkpoint stood.
   void resume(const std::filesystem::path& checkpoint);
@@ -94,6 +104,8 @@ class Trainer {
   void check_numbers(const StepResult& report);
   void evaluate_now();
   void save_now();
+  void finish_save(bool wait);
+  int ranks() const { return communicator_ == nullptr ? 1 : communicator_->size(); }
   bool should_stop_early() const;
   double epoch_position() const;
 
@@ -104,14 +116,20 @@ class Trainer {
   std::unique_ptr<Loader> loader_;
   const Schedule& schedule_;
   std::optional<PlateauState> plateau_;  // lowers the learning rate on evaluations; instead of the schedule
+  std::optional<LossScaler> scaler_;     // fp16
   CheckpointStore& store_;
   const TrainerOptions options_;
   TrainingObserver& observer_;
+  Communicator* const communicator_;
+  CheckpointSaver saver_;
   TrainingState state_;
   bool epoch_ended_ = false;
+  int signal_ = 0;  // that some rank received
+  double waited_ = 0;
   std::int64_t skipped_in_a_row_ = 0;
   std::int64_t evaluations_without_progress_ = 0;
   std::int64_t saved_at_ = -1;
+  std::optional<std::int64_t> best_at_save_;  // the best step when the checkpoint under way was started
 };
 
 // Signals that ask the run to end: the number of the last one, or 0. Installed for the life of the object.

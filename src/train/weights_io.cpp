@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <set>
 
 #include "base/error.h"
@@ -12,29 +13,32 @@
 namespace convoy {
 namespace {
 
-// One float32 tensor of the optimizer's file and the storage that it is rows of.
+// One tensor of the optimizer's file, which is rows of a parameter's state, and what of it this rank holds.
 struct StateTensor {
   std::string file_name;
   Role role;
-  std::string storage;
+  int moment;
+  std::size_t parameter;
   Shape shape;
-  std::int64_t first_element;
+  std::int64_t first;           // element of the parameter that is its first
+  std::int64_t begin, end;      // elements of the parameter that this rank holds of it
+  bool empty() const { return begin >= end; }
+  bool whole() const { return begin == first && end - begin == shape.numel(); }
 };
 
 std::vector<StateTensor> state_tensors(const Engine& engine) {
   std::vector<StateTensor> all;
-  const auto add = [&](const std::string& prefix, Role role, const auto& storage_of) {
+  const auto add = [&](const std::string& prefix, Role role, int moment) {
     for (const FileTensor& tensor : engine.model().file_tensors()) {
       const Parameter& parameter = engine.model().parameters()[tensor.parameter];
-      const std::int64_t width = parameter.shape.numel() / parameter.shape[0];
-      all.push_back({prefix + tensor.name, role, storage_of(parameter.name), tensor.shape, tensor.first_row * width});
+      const std::int64_t first = tensor.first_row * (parameter.shape.numel() / parameter.shape[0]);
+      const StoredPart held = engine.store().part(role, tensor.parameter, moment);
+      all.push_back({prefix + tensor.name, role, moment, tensor.parameter, tensor.shape, first,
+                     std::max(first, held.first), std::min(first + tensor.shape.numel(), held.first + held.count)});
     }
   };
-  if (engine.shape().has_master()) add("master.", Role::kMaster, [](const std::string& name) { return name; });
-  for (int m = 0; m < engine.shape().optimizer.moments(); ++m) {
-    add(m == 0 ? "exp_avg." : "exp_avg_sq.", Role::kMoment,
-        [m](const std::string& name) { return moment_name(m, name); });
-  }
+  if (engine.shape().has_master()) add("master.", Role::kMaster, 0);
+  for (int m = 0; m < engine.shape().optimizer.moments(); ++m) add(m == 0 ? "exp_avg." : "exp_avg_sq.", Role::kMoment, m);
   return all;
 }
 
@@ -78,17 +82,39 @@ WeightMap load_weights(ParameterStore& store, const ModelFolder& folder) {
   return map;
 }
 
-std::vector<TensorSource> weight_sources(const ParameterStore& store, const WeightMap& map, const ModelFolder* source) {
+std::vector<TensorSource> snapshot_weights(const ParameterStore& store, const WeightMap& map, const ModelFolder* source,
+                                           Communicator* communicator, bool keep) {
+  using Bytes = std::shared_ptr<const std::vector<std::byte>>;
+  std::map<std::pair<std::size_t, DType>, Bytes> parameters;  // a map: the ranks gather in one order
+  for (const StoredBinding& binding : map.bindings) {
+    if (!binding.carried) parameters[{binding.parameter, binding.stored.spec.dtype}] = nullptr;
+  }
+  for (auto& [key, bytes] : parameters) {
+    const auto& [parameter, dtype] = key;
+    if (store.is_whole(parameter, dtype)) {
+      if (!keep) continue;
+      const std::int64_t rows = store.model().parameters()[parameter].shape[0];
+      bytes = std::make_shared<const std::vector<std::byte>>(store.rows(parameter, 0, rows, dtype));
+    } else {
+      check(communicator != nullptr, "sharded weights are saved without the other ranks");
+      auto whole = store.gather(parameter, dtype, *communicator);
+      if (keep) bytes = std::make_shared<const std::vector<std::byte>>(std::move(whole));
+    }
+  }
   std::vector<TensorSource> all;
   for (const StoredBinding& binding : map.bindings) {
+    if (!keep) break;
     TensorSource tensor{binding.stored.name, binding.stored.spec, {}, false};
     if (binding.carried) {
       check(source != nullptr, "a tensor is carried along but its folder is gone");
       tensor.produce = [source, name = binding.stored.name](const ByteSink& sink) { sink(source->tensor(name).bytes); };
     } else {
-      tensor.produce = [&store, binding](const ByteSink& sink) {
-        const TensorSpec& spec = binding.stored.spec;
-        sink(store.rows(binding.parameter, binding.first_row, spec.shape[0], spec.dtype));
+      const Shape& shape = store.model().parameters()[binding.parameter].shape;
+      const std::size_t row = static_cast<std::size_t>(shape.numel() / shape[0]) * size_of(binding.stored.spec.dtype);
+      tensor.produce = [bytes = parameters.at({binding.parameter, binding.stored.spec.dtype}),
+                        first = static_cast<std::size_t>(binding.first_row) * row,
+                        count = binding.stored.spec.bytes()](const ByteSink& sink) {
+        sink(std::span(*bytes).subspan(first, count));
       };
     }
     all.push_back(std::move(tensor));
@@ -99,21 +125,40 @@ std::vector<TensorSource> weight_sources(const ParameterStore& store, const Weig
 std::vector<OptimizerTensor> optimizer_tensors(const Engine& engine) {
   std::vector<OptimizerTensor> all;
   const DType dtype = accumulation_dtype(engine.shape().dtype);
-  for (const StateTensor& tensor : state_tensors(engine))
-    all.push_back({tensor.file_name, {dtype, tensor.shape}, std::nullopt});
+  for (const StateTensor& tensor : state_tensors(engine)) {
+    if (tensor.empty()) continue;
+    OptimizerTensor made{tensor.file_name, {dtype, tensor.shape}, std::nullopt};
+    if (!tensor.whole())
+      made.slice = FlatSlice{static_cast<std::uint64_t>(tensor.begin - tensor.first),
+                             static_cast<std::uint64_t>(tensor.end - tensor.begin)};
+    all.push_back(std::move(made));
+  }
   return all;
 }
 
-FileDigest write_optimizer_state(const Engine& engine, const std::filesystem::path& file) {
-  OptimizerStateWriter writer(file, optimizer_tensors(engine));
+std::string optimizer_file(const Engine& engine) {
+  const ZeroOptions& zero = engine.shape().zero;
+  if (!zero.shards_state()) return kOptimizerFile;
+  return fmt::format("optimizer-{:05}-of-{:05}.safetensors", zero.rank + 1, zero.world);
+}
+
+FileDigest write_optimizer_state(const std::filesystem::path& file, const OptimizerSnapshot& snapshot) {
+  OptimizerStateWriter writer(file, snapshot.tensors);
+  for (std::size_t i = 0; i < snapshot.tensors.size(); ++i) writer.write(snapshot.tensors[i].name, snapshot.values[i]);
+  return writer.close();
+}
+
+OptimizerSnapshot snapshot_optimizer(const Engine& engine) {
+  OptimizerSnapshot made{optimizer_tensors(engine), {}};
   const std::size_t size = size_of(accumulation_dtype(engine.shape().dtype));
   for (const StateTensor& tensor : state_tensors(engine)) {
-    const std::vector<std::byte> whole = engine.store().read(tensor.role, tensor.storage);
-    const auto begin = static_cast<std::size_t>(tensor.first_element) * size;
-    writer.write(tensor.file_name,
-                 std::span(whole).subspan(begin, static_cast<std::size_t>(tensor.shape.numel()) * size));
+    if (tensor.empty()) continue;
+    const StoredPart held = engine.store().part(tensor.role, tensor.parameter, tensor.moment);
+    made.values.push_back(engine.store().read_elements(tensor.role, held, tensor.begin - held.first,
+                                                       tensor.end - tensor.begin));
+    check(made.values.back().size() == static_cast<std::size_t>(tensor.end - tensor.begin) * size, "a state of another type");
   }
-  return writer.close();
+  return made;
 }
 
 void read_optimizer_state(Engine& engine, const std::filesystem::path& checkpoint) {
@@ -141,16 +186,14 @@ void read_optimizer_state(Engine& engine, const std::filesystem::path& checkpoin
         .at(checkpoint.string())
         .mend("resume with the optimizer and precision that the checkpoint was written with");
   }
-  std::map<std::pair<Role, std::string>, std::vector<std::byte>> storage;
+  const std::size_t size = size_of(dtype);
   for (const StateTensor& tensor : wanted) {
-    auto [place, fresh] = storage.try_emplace({tensor.role, tensor.storage});
-    if (fresh) place->second.resize(engine.programs().layout.find(tensor.role, tensor.storage).spec.bytes());
-    const std::size_t size = size_of(dtype);
-    const auto begin = static_cast<std::size_t>(tensor.first_element) * size;
-    reader.read_bytes(tensor.file_name, 0,
-                      std::span(place->second).subspan(begin, static_cast<std::size_t>(tensor.shape.numel()) * size));
+    if (tensor.empty()) continue;
+    std::vector<std::byte> values(static_cast<std::size_t>(tensor.end - tensor.begin) * size);
+    reader.read_bytes(tensor.file_name, static_cast<std::uint64_t>(tensor.begin - tensor.first), values);
+    const StoredPart held = engine.store().part(tensor.role, tensor.parameter, tensor.moment);
+    engine.store().write_elements(tensor.role, held, tensor.begin - held.first, values);
   }
-  for (const auto& [key, bytes] : storage) engine.store().write(key.first, key.second, bytes);
 }
 
 }  // namespace convoy

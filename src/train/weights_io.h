@@ -15,12 +15,22 @@ WeightMap load_weights(ParameterStore& store, const ModelFolder& folder);
 WeightMap match_folder(const Model& model, const ModelFolder& folder);
 DType stored_dtype(const WeightMap& map);
 
-// The weights as the map says: same names, dtypes and order. Tensors carried along come from `source`.
-std::vector<TensorSource> weight_sources(const ParameterStore& store, const WeightMap& map, const ModelFolder* source);
+// The weights as the map says, copied now: same names, dtypes and order. Tensors carried along come from `source`.
+// All ranks must call where the weights are sharded; those that do not `keep` them get nothing.
+std::vector<TensorSource> snapshot_weights(const ParameterStore& store, const WeightMap& map, const ModelFolder* source,
+                                           Communicator* communicator = nullptr, bool keep = true);
 
-// optimizer.safetensors: master weights (where the weights are 16-bit) and moments, by Hugging Face name, float32.
+// What this rank holds of the optimizer's tensors (master weights where the weights are 16-bit, and moments, by Hugging
+// Face name), and a copy of it.
 std::vector<OptimizerTensor> optimizer_tensors(const Engine& engine);
-FileDigest write_optimizer_state(const Engine& engine, const std::filesystem::path& file);
+struct OptimizerSnapshot {
+  std::vector<OptimizerTensor> tensors;
+  std::vector<std::vector<std::byte>> values;
+};
+OptimizerSnapshot snapshot_optimizer(const Engine& engine);
+// "optimizer.safetensors", or this rank's file of several.
+std::string optimizer_file(const Engine& engine);
+FileDigest write_optimizer_state(const std::filesystem::path& file, const OptimizerSnapshot& snapshot);
 // Throws a data error when the state belongs to another model, optimizer or precision.
 void read_optimizer_state(Engine& engine, const std::filesystem::path& checkpoint);
 

@@ -2,16 +2,31 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <bit>
+
 #include "graph/graph.h"
 
 namespace convoy {
 
-std::string GradientNorm::attributes() const {
+std::int64_t norm_block(std::int64_t numel) {
+  // About 256 blocks to a tensor, so that small ones spread over ranks too and large ones need few sums.
+  constexpr std::int64_t kLeast = 64, kMost = 65536;
+  const auto even = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(numel / 256 + 1)));
+  return std::clamp(even, kLeast, kMost);
+}
+
+std::vector<TensorSpec> SquareSums::infer(Specs in) const {
+  check(in.size() == parts.size(), "square_sums: inputs do not match its parts");
+  return {{DType::kF64, {blocks + 1}}};
+}
+
+std::string NormOfSums::attributes() const {
   return max_norm > 0 ? fmt::format("max_norm={}", max_norm) : "";
 }
 
-std::vector<TensorSpec> GradientNorm::infer(Specs in) const {
-  check(!in.empty(), "gradient_norm needs a gradient");
+std::vector<TensorSpec> NormOfSums::infer(Specs in) const {
+  check(in.size() == 2 && in[1]->numel() == kUpdateScalars, "norm_of_sums takes block sums and the update's scalars");
   return {{DType::kF64, {kNormStatistics}}};
 }
 

@@ -1,23 +1,45 @@
 // The optimizer's operations. They run once per global step, on gradients summed over all micro-batches.
 #pragma once
 
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "graph/op.h"
 
 namespace convoy {
 
-// Positions in GradientNorm's result.
-enum NormStatistic : std::int64_t { kNorm = 0, kNonFinite = 1, kClipCoefficient = 2, kNormStatistics = 4 };
+// Elements of a tensor whose squares are summed on their own before the tree of block sums: a function of the tensor's
+// size alone, and where shards of it may be cut, so that the norm has the same bits however it is sharded.
+std::int64_t norm_block(std::int64_t numel);
 
-// (gradients …) → f64[4]: the global L2 norm (sums in float64 by fixed blocks and a fixed tree), whether any element is
-// not finite, and the factor that clipping multiplies gradients with: min(1, max_norm / (norm + 1e-6)); 1 when max_norm
-// is 0.
-struct GradientNorm final : Op {
-  explicit GradientNorm(double limit) : max_norm(limit) {}
-  std::string_view name() const override { return "gradient_norm"; }
+// (gradients or shards of gradients …) → f64[blocks + 1]: the sum of squares of each block of the whole model (0 for the
+// blocks of other ranks), and last the number of elements that are not finite.
+struct SquareSums final : Op {
+  struct Part {
+    std::int64_t first_block;  // of this input, among the blocks of all tensors
+    std::int64_t block;        // elements
+  };
+  SquareSums(std::vector<Part> inputs, std::int64_t all_blocks) : parts(std::move(inputs)), blocks(all_blocks) {}
+  std::string_view name() const override { return "square_sums"; }
+  std::vector<TensorSpec> infer(Specs in) const override;
+  std::vector<Part> parts;
+  std::int64_t blocks;
+};
+
+// Positions in NormOfSums' result.
+enum NormStatistic : std::int64_t { kNorm = 0, kNonFinite = 1, kGradientFactor = 2, kNormStatistics = 4 };
+
+// (block sums f64[blocks + 1], scalars f64[kUpdateScalars]) → f64[4]: the global L2 norm of the gradients times
+// scalars[kUnscale] (a fixed tree over each tensor's blocks, then over the tensors), whether any element is not finite,
+// and the factor that the optimizer multiplies gradients with: kUnscale · min(1, max_norm / (norm + 1e-6)), without
+// clipping where max_norm is 0.
+struct NormOfSums final : Op {
+  NormOfSums(std::vector<std::int64_t> blocks, double limit) : tensor_blocks(std::move(blocks)), max_norm(limit) {}
+  std::string_view name() const override { return "norm_of_sums"; }
   std::string attributes() const override;
   std::vector<TensorSpec> infer(Specs in) const override;
+  std::vector<std::int64_t> tensor_blocks;
   double max_norm;
 };
 
@@ -43,7 +65,8 @@ struct OptimizerSettings {
 };
 
 // Positions in the scalars that the host sets before each update (f64[4]).
-enum UpdateScalar : std::int64_t { kLearningRate = 0, kStepNumber = 1, kUpdateScalars = 4 };
+// kUnscale: what gradients are multiplied with, 1 / loss scale.
+enum UpdateScalar : std::int64_t { kLearningRate = 0, kStepNumber = 1, kUnscale = 2, kUpdateScalars = 4 };
 
 // (scalars f64[4], norm statistics, then per weight: weight, gradient, [master], moments …) → per weight: weight,
 // [master], moments …, each in place. Does nothing when a gradient is not finite. The step number counts executed

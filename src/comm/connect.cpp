@@ -1,0 +1,31 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "comm/shm_communicator.h"
+
+namespace convoy {
+
+std::unique_ptr<Communicator> connect(const CommunicatorOptions& options) {
+  if (options.size == 1) return make_single_communicator();
+  if (options.rank < 0 || options.rank >= options.size)
+    throw usage_error(fmt::format("rank {} of {} ranks", options.rank, options.size));
+  if (options.local_size != options.size) {
+    throw usage_error(fmt::format("{} of {} ranks are on this host; ranks on several hosts are not connected yet",
+                                  options.local_size, options.size))
+        .mend("start all ranks on one host");
+  }
+  Hasher name;
+  name.add(options.job);
+  name.add(options.token);
+  name.add(fmt::format("{}:{}", options.master_address, options.master_port));
+  ShmOptions shm;
+  shm.name = fmt::format("convoy-{}-{}", ::getuid(), hex64(name.value()));
+  shm.rank = options.rank;
+  shm.size = options.size;
+  shm.timeout_seconds = options.timeout_seconds;
+  return make_shm_communicator(shm);
+}
+
+}  // namespace convoy

@@ -1,0 +1,311 @@
+#include "comm/shm_segment.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <climits>
+#include <cstring>
+#include <thread>
+
+#include "base/error.h"
+
+namespace convoy {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::uint64_t kReady = 0x434f4e564f593031;  // "CONVOY01"
+constexpr std::chrono::milliseconds kLookAround{20};  // how often a waiter looks whether its peers are alive
+constexpr std::size_t kPage = 4096;
+
+std::uint64_t now_ns() {
+  return static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
+}
+
+long futex(std::atomic<std::uint32_t>* word, int operation, std::uint32_t value, const timespec* timeout) {
+  return ::syscall(SYS_futex, word, operation, value, timeout, nullptr, 0);
+}
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+struct flock byte_lock(short type, int byte) {
+  struct flock lock {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = byte;
+  lock.l_len = 1;
+  return lock;
+}
+
+enum State : std::uint32_t { kComing = 0, kHere = 1, kLeft = 2 };
+
+Error peer_lost(const std::string& what) {
+  return {Status::kPeerLost, what};
+}
+
+}  // namespace
+
+struct alignas(64) ShmSegment::Control {
+  std::atomic<std::uint64_t> arrived;
+  alignas(64) std::atomic<std::uint64_t> progress;  // time
+  std::atomic<std::uint32_t> state;
+  OperationMark marks[2];  // of this meeting and the one before
+};
+
+struct ShmSegment::Header {
+  std::atomic<std::uint64_t> ready;
+  std::uint64_t size, scratch;
+  alignas(64) std::atomic<std::uint32_t> wakes;    // the futex
+  alignas(64) std::atomic<std::uint32_t> waiters;  // asleep, or about to
+  alignas(64) std::atomic<std::uint32_t> aborted;
+  char reason[1024];
+};
+
+ShmSegment::Control& ShmSegment::control(int of) const {
+  constexpr std::size_t kFirst = (sizeof(Header) + 63) / 64 * 64;
+  return *reinterpret_cast<Control*>(base_ + kFirst + static_cast<std::size_t>(of) * sizeof(Control));
+}
+
+std::size_t ShmSegment::scratch_offset(int of) const {
+  const std::size_t controls = kPage + static_cast<std::size_t>(options_.size) * sizeof(Control);
+  return (controls + kPage - 1) / kPage * kPage + static_cast<std::size_t>(of) * options_.scratch;
+}
+
+std::byte* ShmSegment::scratch(int of) const {
+  return base_ + scratch_offset(of);
+}
+
+void ShmSegment::map(std::size_t bytes) {
+  bytes_ = bytes;
+  void* mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+  if (mapped == MAP_FAILED) {
+    throw Error(Status::kDoesNotFit, fmt::format("cannot map {} bytes of shared memory: {}", bytes, std::strerror(errno)))
+        .mend("give the container more shared memory (docker run --shm-size, or --ipc host)");
+  }
+  base_ = static_cast<std::byte*>(mapped);
+  header_ = reinterpret_cast<Header*>(base_);
+}
+
+ShmSegment::ShmSegment(const SegmentOptions& options) : options_(options) {
+  check(sizeof(Header) <= 4096, "the header fits its page");
+  options_.scratch = (options.scratch + kPage - 1) / kPage * kPage;
+  // Where the ranks outnumber the cores, a spinning one keeps the awaited one from running.
+  const auto cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  spins_ = options_.size <= cores ? 2000 : 0;
+  try {
+    if (options_.rank == 0) {
+      create();
+    } else {
+      join();
+    }
+    wait_for_all_to_join();
+  } catch (...) {
+    if (base_ != nullptr) ::munmap(base_, bytes_);
+    if (fd_ >= 0) ::close(fd_);
+    if (options_.rank == 0) ::shm_unlink(options_.name.c_str());
+    throw;
+  }
+  if (options_.rank == 0) ::shm_unlink(options_.name.c_str());
+}
+
+ShmSegment::~ShmSegment() {
+  control(rank()).state.store(kLeft, std::memory_order_release);
+  wake();
+  ::munmap(base_, bytes_);
+  ::close(fd_);
+}
+
+void ShmSegment::create() {
+  const std::size_t bytes = scratch_offset(options_.size);
+  ::shm_unlink(options_.name.c_str());  // a leftover of a job that was killed while it started
+  fd_ = ::shm_open(options_.name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd_ < 0) throw storage_error(fmt::format("cannot make shared memory {}: {}", options_.name, std::strerror(errno)));
+  struct flock lock = byte_lock(F_WRLCK, 0);
+  if (::fcntl(fd_, F_OFD_SETLK, &lock) != 0)
+    throw storage_error(fmt::format("cannot lock shared memory {}: {}", options_.name, std::strerror(errno)));
+  // posix_fallocate, not ftruncate: too little of /dev/shm is an error now, not a bus error later.
+  if (const int failure = ::posix_fallocate(fd_, 0, static_cast<off_t>(bytes)); failure != 0) {
+    throw Error(Status::kDoesNotFit,
+                fmt::format("cannot take {} bytes of shared memory: {}", bytes, std::strerror(failure)))
+        .mend("give the container more shared memory (docker run --shm-size, or --ipc host)");
+  }
+  map(bytes);
+  header_->size = static_cast<std::uint64_t>(options_.size);
+  header_->scratch = options_.scratch;
+  for (int r = 0; r < options_.size; ++r) control(r).progress.store(now_ns(), std::memory_order_relaxed);
+  control(0).state.store(kHere, std::memory_order_release);
+  header_->ready.store(kReady, std::memory_order_release);
+}
+
+void ShmSegment::join() {
+  const auto deadline = Clock::now() + std::chrono::duration<double>(options_.timeout_seconds);
+  while (true) {
+    fd_ = ::shm_open(options_.name.c_str(), O_RDWR | O_CLOEXEC, 0);
+    struct stat status {};
+    // Rank 0 holds its lock as long as it lives: without it, this is a leftover that it will replace.
+    if (fd_ >= 0 && holds_lock(0) && ::fstat(fd_, &status) == 0 && status.st_size >= static_cast<off_t>(kPage)) {
+      map(static_cast<std::size_t>(status.st_size));
+      if (header_->ready.load(std::memory_order_acquire) == kReady) break;
+      ::munmap(base_, bytes_);
+      base_ = nullptr;
+    }
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = -1;
+    if (Clock::now() > deadline) {
+      throw peer_lost(fmt::format("rank {} waited {:g} s for rank 0 to set up the shared memory of the job",
+                                  options_.rank, options_.timeout_seconds))
+          .mend("see why rank 0 did not start; --timeout waits longer");
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  check(header_->size == static_cast<std::uint64_t>(options_.size) && header_->scratch == options_.scratch,
+        "the ranks were started with different numbers of ranks");
+  struct flock lock = byte_lock(F_WRLCK, options_.rank);
+  if (::fcntl(fd_, F_OFD_SETLK, &lock) != 0) {
+    throw usage_error(fmt::format("rank {} of this job is already running", options_.rank))
+        .mend("start each rank once; two jobs at once need names of their own");
+  }
+  control(options_.rank).state.store(kHere, std::memory_order_release);
+  wake();
+}
+
+void ShmSegment::wait_for_all_to_join() {
+  for (int r = 0; r < size(); ++r) {
+    const auto here = [&] { return control(r).state.load(std::memory_order_acquire) != kComing; };
+    if (!here()) sleep_until(here, "the start of the job", r);
+  }
+  meet();
+}
+
+bool ShmSegment::holds_lock(int peer) const {
+  struct flock lock = byte_lock(F_WRLCK, peer);
+  if (::fcntl(fd_, F_OFD_GETLK, &lock) != 0) return true;  // cannot tell: the timeout will
+  return lock.l_type != F_UNLCK;
+}
+
+void ShmSegment::wake() {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (header_->waiters.load(std::memory_order_seq_cst) == 0) return;
+  header_->wakes.fetch_add(1, std::memory_order_seq_cst);
+  futex(&header_->wakes, FUTEX_WAKE, INT_MAX, nullptr);
+}
+
+void ShmSegment::arrive() {
+  ++meetings_;
+  Control& mine = control(rank());
+  mine.progress.store(now_ns(), std::memory_order_relaxed);
+  mine.arrived.store(meetings_, std::memory_order_release);
+  wake();
+}
+
+bool ShmSegment::all_arrived() const {
+  for (int r = 0; r < size(); ++r) {
+    if (control(r).arrived.load(std::memory_order_acquire) < meetings_) return false;
+  }
+  return true;
+}
+
+void ShmSegment::wait_all() {
+  for (int i = 0; i < spins_; ++i) {
+    if (all_arrived()) return;
+    relax();
+  }
+  if (all_arrived()) return;
+  sleep_until([this] { return all_arrived(); }, "a collective operation", -1);
+}
+
+void ShmSegment::wait_until(int peer, const char* what, const std::function<bool()>& ready) {
+  for (int i = 0; i < spins_; ++i) {
+    if (ready()) return;
+    relax();
+  }
+  sleep_until(ready, what, peer);
+}
+
+void ShmSegment::sleep_until(const std::function<bool()>& ready, const char* what, int only_peer) {
+  const auto begin = Clock::now();
+  header_->waiters.fetch_add(1, std::memory_order_seq_cst);
+  auto next_look = begin + kLookAround;
+  try {
+    while (true) {
+      const std::uint32_t seen = header_->wakes.load(std::memory_order_seq_cst);
+      if (ready()) break;
+      if (header_->aborted.load(std::memory_order_acquire) == 2) throw peer_lost(header_->reason);
+      const timespec nap{0, std::chrono::nanoseconds(kLookAround).count()};
+      futex(&header_->wakes, FUTEX_WAIT, seen, &nap);
+      if (Clock::now() < next_look) continue;
+      next_look = Clock::now() + kLookAround;
+      if (!ready()) check_peers(what, only_peer);
+    }
+  } catch (...) {
+    header_->waiters.fetch_sub(1, std::memory_order_seq_cst);
+    throw;
+  }
+  header_->waiters.fetch_sub(1, std::memory_order_seq_cst);
+  seconds_waited_ += std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// Throws for a peer that will not come: dead, gone, or without a sign of progress.
+void ShmSegment::check_peers(const char* what, int only_peer) const {
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank() || (only_peer >= 0 && r != only_peer)) continue;
+    const Control& peer = control(r);
+    const bool came = only_peer < 0 && peer.arrived.load(std::memory_order_acquire) >= meetings_;
+    if (came) continue;
+    const std::uint32_t state = peer.state.load(std::memory_order_acquire);
+    if (state == kLeft) throw peer_lost(fmt::format("rank {} has left while rank {} waits in {}", r, rank(), what));
+    if (state == kHere && !holds_lock(r)) {
+      if (header_->aborted.load(std::memory_order_acquire) == 2) throw peer_lost(header_->reason);
+      throw peer_lost(fmt::format("rank {} died (seen by rank {} in {})", r, rank(), what))
+          .mend("its own error, if it gave one, says why; resume with --resume_from_checkpoint latest");
+    }
+    const double quiet = static_cast<double>(now_ns() - peer.progress.load(std::memory_order_relaxed)) * 1e-9;
+    if (quiet > options_.timeout_seconds) {
+      throw peer_lost(fmt::format("rank {} made no progress for {:.1f} s (rank {} waits for it in {})", r, quiet,
+                                  rank(), what))
+          .mend("see what that rank does; --timeout waits longer");
+    }
+  }
+}
+
+void ShmSegment::announce(const OperationMark& mark) {
+  control(rank()).marks[(meetings_ + 1) % 2] = mark;
+}
+
+void ShmSegment::check_marks(const char* operation) const {
+  const OperationMark& mine = control(rank()).marks[meetings_ % 2];
+  for (int r = 0; r < size(); ++r) {
+    if (control(r).marks[meetings_ % 2] == mine) continue;
+    throw internal_error(
+        fmt::format("rank {} is in {} and rank {} in another operation, or in one of another size", rank(), operation, r));
+  }
+}
+
+void ShmSegment::progress() {
+  control(rank()).progress.store(now_ns(), std::memory_order_relaxed);
+}
+
+void ShmSegment::abort(const std::string& reason) {
+  std::uint32_t none = 0;
+  if (!header_->aborted.compare_exchange_strong(none, 1)) return;  // the first reason stays
+  const std::string text = fmt::format("rank {} failed: {}", rank(), reason);
+  const std::size_t length = std::min(text.size(), sizeof(header_->reason) - 1);
+  std::memcpy(header_->reason, text.data(), length);
+  header_->reason[length] = 0;
+  header_->aborted.store(2, std::memory_order_release);
+  wake();
+}
+
+}  // namespace convoy

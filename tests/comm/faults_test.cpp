@@ -1,0 +1,145 @@
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
+
+#include "base/error.h"
+#include "support/ranks.h"
+
+namespace convoy {
+namespace {
+
+using testing::RankResult;
+using testing::run_ranks;
+using Clock = std::chrono::steady_clock;
+
+void sum_for_ever(Communicator& c) {
+  std::vector<float> data(500'000);
+  const ReducePiece piece{reinterpret_cast<std::byte*>(data.data()), static_cast<std::int64_t>(data.size())};
+  while (true) c.all_reduce(DType::kF32, std::span(&piece, 1));
+}
+
+TEST(Faults, AKilledRankIsNoticedAtOnceByAllOthers) {
+  for (const int victim : {0, 2}) {
+    const auto results = run_ranks(3, [&](Communicator& c) -> std::string {
+      std::thread killer;
+      if (c.rank() == victim) {
+        killer = std::thread([] {
+          std::this_thread::sleep_for(std::chrono::milliseconds(100));
+          ::kill(::getpid(), SIGKILL);
+        });
+      }
+      const auto begin = Clock::now();
+      try {
+        sum_for_ever(c);
+      } catch (const Error& error) {
+        EXPECT_EQ(error.status(), Status::kPeerLost);
+        const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+        return std::string(seconds < 2 ? "soon: " : "late: ") + error.what();
+      }
+      return "";
+    });
+    const std::string named = "rank " + std::to_string(victim) + " died";
+    for (int r = 0; r < 3; ++r) {
+      const RankResult& result = results[static_cast<std::size_t>(r)];
+      if (r == victim) {
+        EXPECT_EQ(result.signal, SIGKILL);
+      } else {
+        EXPECT_NE(result.value.find(named), std::string::npos) << result.value << result.failure;
+        EXPECT_EQ(result.value.rfind("soon", 0), 0u) << result.value;
+      }
+    }
+  }
+}
+
+TEST(Faults, AHungRankIsNamedAfterTheTimeout) {
+  const auto results = run_ranks(
+      2,
+      [&](Communicator& c) -> std::string {
+        c.barrier();
+        if (c.rank() == 1) {
+          std::this_thread::sleep_for(std::chrono::seconds(4));
+          return "";
+        }
+        const auto begin = Clock::now();
+        try {
+          c.barrier();
+        } catch (const Error& error) {
+          const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+          return (seconds > 0.9 && seconds < 3 ? "in time: " : "not in time: ") + std::string(error.what());
+        }
+        return "no error";
+      },
+      1.0);
+  EXPECT_EQ(results[0].value.rfind("in time: rank 1 made no progress", 0), 0u) << results[0].value;
+}
+
+TEST(Faults, ARankThatGetsOnIsWaitedFor) {
+  const auto results = run_ranks(
+      2,
+      [&](Communicator& c) -> std::string {
+        if (c.rank() == 1) {
+          for (int i = 0; i < 25; ++i) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(100));
+            c.progress();
+          }
+        }
+        c.barrier();
+        return "met";
+      },
+      1.0);
+  for (const RankResult& result : results) EXPECT_EQ(result.value, "met") << result.failure;
+}
+
+TEST(Faults, AbortTellsTheReason) {
+  const auto results = run_ranks(3, [&](Communicator& c) -> std::string {
+    if (c.rank() == 1) {
+      c.abort("the disk is full");
+      return "";
+    }
+    c.barrier();
+    return "no error";
+  });
+  for (const int r : {0, 2}) {
+    EXPECT_NE(results[static_cast<std::size_t>(r)].failure.find("rank 1 failed: the disk is full"), std::string::npos)
+        << results[static_cast<std::size_t>(r)].failure;
+  }
+}
+
+TEST(Faults, ARankThatLeavesIsNamed) {
+  const auto results = run_ranks(2, [&](Communicator& c) -> std::string {
+    if (c.rank() == 0) return "";
+    c.barrier();
+    return "no error";
+  });
+  EXPECT_FALSE(results[1].failure.empty());
+  EXPECT_NE(results[1].failure.find("rank 0"), std::string::npos) << results[1].failure;
+}
+
+TEST(Faults, DifferentOperationsAreAnErrorNotDamage) {
+  const auto results = run_ranks(2, [&](Communicator& c) -> std::string {
+    std::vector<float> data(100);
+    const ReducePiece piece{reinterpret_cast<std::byte*>(data.data()), c.rank() == 0 ? 100 : 50};
+    c.all_reduce(DType::kF32, std::span(&piece, 1));
+    return "no error";
+  });
+  for (const RankResult& result : results)
+    EXPECT_NE(result.failure.find("another"), std::string::npos) << result.failure;
+}
+
+TEST(Faults, AFailureInTheBackgroundIsRethrownByWait) {
+  const auto results = run_ranks(2, [&](Communicator& c) -> std::string {
+    if (c.rank() == 1) return "";
+    std::vector<float> data(100);
+    const ReducePiece piece{reinterpret_cast<std::byte*>(data.data()), 100};
+    const auto ticket = c.start_all_reduce(DType::kF32, std::span(&piece, 1));
+    c.wait(ticket);
+    return "no error";
+  });
+  EXPECT_NE(results[0].failure.find("rank 1"), std::string::npos) << results[0].failure;
+}
+
+}  // namespace
+}  // namespace convoy

@@ -1,0 +1,28 @@
+// Runs a function on several real processes, as the ranks of a job.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace convoy::testing {
+
+struct RankResult {
+  bool ended = false;   // by itself
+  int signal = 0;       // that killed it
+  std::string failure;  // what it threw, or ""
+  std::string value;    // what the function returned
+};
+
+// Forks `ranks` processes; each connects to the others and calls `body(communicator)`. Returns what became of each. All
+// are killed after `deadline_seconds`.
+std::vector<RankResult> run_ranks(int ranks, const std::function<std::string(Communicator&)>& body,
+                                  double timeout_seconds = 20, double deadline_seconds = 60);
+
+// The same where nothing may fail: the returned values. Failures are test failures.
+std::vector<std::string> run_healthy_ranks(int ranks, const std::function<std::string(Communicator&)>& body);
+
+}  // namespace convoy::testing
