@@ -22,7 +22,8 @@ int train_command(const Words& words) {
   }
   const RunConfig config = parse_run_config(words);
   CpuDevice device;
-  return run_training(config, device, kVersion);
+  const std::unique_ptr<Communicator> communicator = make_single_communicator();
+  return run_training(config, device, kVersion, *communicator);
 }
 
 }  // namespace convoy

@@ -5,7 +5,10 @@ namespace convoy {
 namespace {
 
 // The words of `dtype` stand in the order of the type's values.
-static_assert(static_cast<int>(DType::kF32) == 0 && static_cast<int>(DType::kBF16) == 1);
+static_assert(static_cast<int>(DType::kF32) == 0 && static_cast<int>(DType::kBF16) == 1 &&
+              static_cast<int>(DType::kF16) == 2);
+
+constexpr double kMostElements = 1e15;
 
 Section model_keys() {
   Section s{"Model", {}};
@@ -21,16 +24,17 @@ Section model_keys() {
   s.add("tokenizer", &RunConfig::tokenizer, "Folder or file of the tokenizer.")
       .also("tokenizer_name")
       .when_unset("the model folder");
-  s.add_choice("dtype", &RunConfig::dtype, {"f32", "bf16"},
-               "Type of the weights that the step computes with. bf16 keeps float32 master weights and moments.")
+  s.add_choice("dtype", &RunConfig::dtype, {"f32", "bf16", "f16"},
+               "Type of the weights that the step computes with. bf16 and f16 keep float32 master weights and moments; "
+               "f16 scales the loss.")
       .word("float32", 0)
       .word("fp32", 0)
       .word("bfloat16", 1)
+      .word("float16", 2)
+      .word("fp16", 2)
       .word("torch.float32", 0)
       .word("torch.bfloat16", 1)
-      .refuse("f16", "use dtype: bf16; training in float16 needs loss scaling, which is not there yet")
-      .refuse("fp16", "use dtype: bf16; training in float16 needs loss scaling, which is not there yet")
-      .refuse("float16", "use dtype: bf16; training in float16 needs loss scaling, which is not there yet")
+      .word("torch.float16", 2)
       .also("torch_dtype")
       .when_unset("f32 from scratch, else as the weights are stored");
   s.add("rope_theta", &RunConfig::rope_theta, "Replaces the base of the rotary position embedding.")
@@ -87,8 +91,7 @@ Section data_keys() {
 Section machine_keys() {
   Section s{"Precision, memory, machine", {}};
   s.add("bf16", &RunConfig::bf16, "Same as dtype: bf16.").when_unset("as dtype says");
-  s.add("fp16", &RunConfig::fp16, "Refused when true: float16 needs loss scaling, which is not there yet.")
-      .when_unset("as dtype says");
+  s.add("fp16", &RunConfig::fp16, "Same as dtype: f16.").when_unset("as dtype says");
   s.add_choice("recompute", &RunConfig::recompute, {"none", "selective", "full"},
                "What the backward pass computes again instead of keeping: nothing, what is cheap, every block.");
   s.add("gradient_checkpointing", &RunConfig::gradient_checkpointing, "Same as recompute: full.")
@@ -105,13 +108,98 @@ Section machine_keys() {
       .refuse("gpu", "use device: cpu; this build has no CUDA device")
       .refuse("mps", "use device: cpu");
   s.add("print_program", &RunConfig::print_program, "Print the instructions of a training step.");
+  s.add("wall_clock_breakdown", &RunConfig::wall_clock_breakdown,
+        "Print the seconds of each logged step by kind of operation, and each rank's share of waiting.");
+  s.add("steps_per_print", &RunConfig::steps_per_print, "Print DeepSpeed's line of step, skipped steps and rate so often.")
+      .range(1, kMostElements)
+      .when_unset("never");
+  s.add("trace", &RunConfig::trace, "Write when each instruction of the first steps ran, as a Chrome/Perfetto trace.")
+      .when_unset("no trace");
+  return s;
+}
+
+Section rank_keys() {
+  Section s{"Ranks and sharding", {}};
+  s.add("num_processes", &RunConfig::num_processes, "Ranks that share the work: so many processes are started here.")
+      .range(1, 4096)
+      .also("num_gpus")
+      .also("nproc_per_node")
+      .when_unset("one, or what the launcher that started this process says");
+  s.add("deepspeed", &RunConfig::deepspeed,
+        "A DeepSpeed configuration: the path of a JSON file, or the JSON itself. See docs/deepspeed.md.")
+      .as(Key::Kind::kTextOrMap)
+      .also("deepspeed_config")
+      .also("deepspeed_config_file")
+      .when_unset("none");
+  s.add("strict_ds", &RunConfig::strict_ds,
+        "Refuse a DeepSpeed configuration that differs from a setting given beside it, as Hugging Face does; else the "
+        "configuration counts, with a warning.");
+  s.add("train_batch_size", &RunConfig::train_batch_size,
+        "Sequences per optimizer step over all ranks; gradient_accumulation_steps follows from it.")
+      .range(1, kMostElements)
+      .also("global_batch_size")
+      .when_unset("per_device_train_batch_size · gradient_accumulation_steps · ranks");
+  s.add("zero_stage", &RunConfig::zero_stage,
+        "What the ranks shard: 0 nothing, 1 optimizer state, 2 gradients too, 3 weights too (ZeRO).")
+      .range(0, 3);
+  s.add("reduce_bucket_size", &RunConfig::reduce_bucket_size, "Most elements of a gradient bucket.")
+      .range(1, kMostElements);
+  s.add("allgather_bucket_size", &RunConfig::allgather_bucket_size, "Most elements of a bucket of gathered weights.")
+      .range(1, kMostElements);
+  s.add("overlap_comm", &RunConfig::overlap_comm, "Communicate beside the computation.").when_unset("true");
+  s.add("stage3_prefetch_bucket_size", &RunConfig::stage3_prefetch_bucket_size,
+        "Stage 3: most elements that are gathered ahead of their use.")
+      .range(0, kMostElements);
+  s.add("stage3_param_persistence_threshold", &RunConfig::stage3_param_persistence_threshold,
+        "Stage 3: weights with fewer elements stay whole on every rank.")
+      .range(0, kMostElements);
+  s.add("stage3_max_live_parameters", &RunConfig::stage3_max_live_parameters,
+        "Stage 3: most elements of gathered weights that are kept for another use.")
+      .range(0, kMostElements);
+  s.add("stage3_max_reuse_distance", &RunConfig::stage3_max_reuse_distance,
+        "Stage 3: a gathered weight is kept if fewer elements than this are used before it is used again.")
+      .range(0, kMostElements);
+  s.add_choice("offload_optimizer", &RunConfig::offload_optimizer, {"none", "cpu"},
+               "Where the optimizer's state lives; on the CPU device it is there anyway.")
+      .refuse("nvme", "use cpu");
+  s.add_choice("offload_param", &RunConfig::offload_param, {"none", "cpu"},
+               "Where sharded weights live between uses; on the CPU device they are there anyway.")
+      .refuse("nvme", "use cpu");
+  s.add("timeout", &RunConfig::timeout, "Seconds without a sign of progress after which a rank is given up.")
+      .range(0)
+      .open_min();
+  s.add("max_restarts", &RunConfig::max_restarts,
+        "How often the run is started again, from its newest checkpoint, after a rank was lost.")
+      .range(0, 1e6);
+  s.add("elastic", &RunConfig::elastic, "MIN:MAX ranks: a restart may go on with fewer ranks.")
+      .when_unset("always as many as at the start");
+  s.add("scale_lr_from", &RunConfig::scale_lr_from,
+        "Multiply learning_rate by ranks / this number: the linear scaling rule, for a rate that was chosen on so many "
+        "ranks.")
+      .range(1, 1e6)
+      .when_unset("learning_rate is taken as it is");
+  return s;
+}
+
+Section loss_scale_keys() {
+  Section s{"Loss scaling (fp16)", {}};
+  s.add("loss_scale", &RunConfig::loss_scale, "A constant scale; 0 is DeepSpeed's dynamic one.").range(0);
+  s.add("initial_scale_power", &RunConfig::initial_scale_power, "The dynamic scale starts at 2 to this power.")
+      .range(0, 127);
+  s.add("loss_scale_window", &RunConfig::loss_scale_window, "Steps without overflow before the scale doubles.")
+      .range(1, kMostElements);
+  s.add("hysteresis", &RunConfig::hysteresis, "Overflows before the scale is halved.").range(1, kMostElements);
+  s.add("consecutive_hysteresis", &RunConfig::consecutive_hysteresis, "Each step without overflow refills hysteresis.");
+  s.add("min_loss_scale", &RunConfig::min_loss_scale, "The smallest scale; an overflow there ends the run.")
+      .range(0)
+      .open_min();
   return s;
 }
 
 }  // namespace
 
 std::vector<Section> convoy_sections() {
-  return {model_keys(), data_keys(), machine_keys()};
+  return {model_keys(), data_keys(), machine_keys(), rank_keys(), loss_scale_keys()};
 }
 
 }  // namespace convoy

@@ -59,7 +59,8 @@ Section accepted_keys() {
   none(s, {"ddp_bucket_cap_mb"}, "gradients are summed by a fixed plan");
   none_flags(s, {"ddp_find_unused_parameters", "ddp_broadcast_buffers", "ddp_static_graph"},
              "gradients are summed by a fixed plan");
-  none(s, {"ddp_timeout", "local_rank"}, "a run has one process now");
+  none(s, {"ddp_timeout"}, "timeout says how long a rank without progress is waited for");
+  none(s, {"local_rank"}, "the environment says which rank a process is");
   none_flags(s, {"no_cuda", "use_cpu"}, "device says where the run computes");
   const std::string machines = "such machines are not supported; device says where the run computes";
   none(s, {"tpu_num_cores", "xpu_backend", "mp_parameters", "ray_scope"}, machines);
@@ -79,8 +80,7 @@ Section accepted_keys() {
 
 Section refused_keys() {
   Section s{"Not supported", {}};
-  refused(s, {"deepspeed"}, "DeepSpeed JSON is not supported yet; give its values as keys of the run file");
-  refused(s, {"fsdp", "sharded_ddp"}, "sharding over ranks is not supported yet; leave it out");
+  refused(s, {"fsdp", "sharded_ddp"}, "use zero_stage: 3 for full_shard, 2 for shard_grad_op");
   refused_flag(s, "adafactor", "use optim: adamw, or lion, whose state is half as large");
   refused(s, {"optim_target_modules"}, "it belongs to optimizers that are not supported; use optim: adamw");
   refused(s, {"neftune_noise_alpha"}, "noise on embeddings is not supported; leave it out");

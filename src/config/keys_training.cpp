@@ -143,6 +143,8 @@ Section checkpoint_keys() {
       .when_unset("all");
   s.add("save_only_model", &RunConfig::save_only_model,
         "Leave the optimizer's state out; such a checkpoint cannot resume.");
+  s.add("async_save", &RunConfig::async_save,
+        "Write checkpoints beside training, from a copy in memory; else training waits.");
   s.add("resume_from_checkpoint", &RunConfig::resume_from_checkpoint,
         "Folder of a checkpoint to go on from; true takes the newest in output_dir.")
       .as(Key::Kind::kTextOrBool)

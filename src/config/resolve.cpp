@@ -17,6 +17,61 @@ std::int64_t share(std::int64_t total, double part) {
 
 }  // namespace
 
+namespace {
+
+// "2 × 4, 4 × 2": micro-batches and accumulation that make `per_rank`.
+std::string factor_pairs(std::int64_t per_rank) {
+  std::string text;
+  for (std::int64_t micro = 1; micro <= per_rank && text.size() < 120; ++micro) {
+    if (per_rank % micro == 0) text += fmt::format("{}{} × {}", text.empty() ? "" : ", ", micro, per_rank / micro);
+  }
+  return text;
+}
+
+std::string batch_remedy(std::int64_t batch, std::int64_t micro, std::int64_t accumulation, int ranks) {
+  std::string text;
+  if (batch % ranks == 0)
+    text = fmt::format("on {} ranks micro-batch × accumulation may be {}", ranks, factor_pairs(batch / ranks));
+  if (micro > 0 && accumulation > 0 && batch % (micro * accumulation) == 0)
+    text += fmt::format("{}these values fit {} ranks", text.empty() ? "" : "; ", batch / (micro * accumulation));
+  text += fmt::format("{}or set train_batch_size to {}", text.empty() ? "" : "; ",
+                      std::max<std::int64_t>(1, micro) * std::max<std::int64_t>(1, accumulation) * ranks);
+  return text;
+}
+
+}  // namespace
+
+void resolve_batch(RunConfig& config, int ranks) {
+  if (!config.train_batch_size) return;
+  const std::int64_t batch = *config.train_batch_size;
+  const bool has_micro = config.sources.contains("per_device_train_batch_size");
+  const bool has_accumulation = config.sources.contains("gradient_accumulation_steps");
+  std::int64_t micro = config.per_device_train_batch_size;
+  std::int64_t accumulation = config.gradient_accumulation_steps;
+  if (has_micro && !has_accumulation) accumulation = batch / micro / ranks;
+  if (!has_micro && has_accumulation) micro = batch / ranks / accumulation;
+  if (!has_micro && !has_accumulation) {
+    accumulation = 1;
+    micro = batch / ranks;
+  }
+  const auto fail = [&](const std::string& what) {
+    return usage_error(what)
+        .at(config.source_of("train_batch_size"))
+        .mend(batch_remedy(batch, micro, accumulation, ranks));
+  };
+  if (micro <= 0) throw fail(fmt::format("Micro batch size per gpu: {} has to be greater than 0", micro));
+  if (accumulation <= 0)
+    throw fail(fmt::format("Gradient accumulation steps: {} has to be greater than 0", accumulation));
+  if (batch != micro * accumulation * ranks) {
+    throw fail(fmt::format(
+        "Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * "
+        "world_size {} != {} * {} * {}",
+        batch, micro, accumulation, ranks));
+  }
+  config.per_device_train_batch_size = micro;
+  config.gradient_accumulation_steps = accumulation;
+}
+
 std::int64_t global_batch_size(const RunConfig& config, std::int64_t world_size) {
   return config.per_device_train_batch_size * config.gradient_accumulation_steps * world_size;
 }
@@ -49,9 +104,9 @@ DType resolve_dtype(const RunConfig& config, std::optional<DType> stored) {
   if (config.dtype) return *config.dtype;
   if (config.from_scratch || !stored) return DType::kF32;
   if (*stored == DType::kF32 || *stored == DType::kBF16) return *stored;
-  throw usage_error(fmt::format("the weights are stored as {}, which training does not compute in", name_of(*stored)))
+  throw usage_error(fmt::format("the weights are stored as {}: it must be said what training computes in", name_of(*stored)))
       .at("dtype")
-      .mend("choose dtype: bf16 or dtype: f32");
+      .mend("choose dtype: bf16, f32, or f16 (with loss scaling)");
 }
 
 WatchedMetric best_metric(const RunConfig& config) {

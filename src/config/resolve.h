@@ -11,6 +11,10 @@
 
 namespace convoy {
 
+// DeepSpeed's rule of train_batch_size = micro-batch · accumulation · ranks: fills in what was not given, and throws a
+// usage error with its text and the values that would fit where they do not.
+void resolve_batch(RunConfig& config, int ranks);
+
 // Sequences per optimizer step, over all ranks.
 std::int64_t global_batch_size(const RunConfig& config, std::int64_t world_size);
 // Optimizer steps per epoch from a rank's micro-batches per epoch: the last step of an epoch may have fewer.

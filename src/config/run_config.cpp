@@ -111,12 +111,15 @@ void resolve_precision(RunConfig& config) {
   const bool bf16 = config.bf16.value_or(false);
   if (bf16 && config.fp16.value_or(false))
     throw contradiction(config, "bf16", "fp16", "at most one of fp16 and bf16 can be true, but not both");
-  if (config.fp16.value_or(false))
-    throw usage_error("`fp16: true` is not supported: float16 needs loss scaling, which is not there yet")
-        .at(config.source_of("fp16"))
-        .mend("use bf16: true");
+  const bool fp16 = config.fp16.value_or(false);
+  if (fp16 && config.dtype && *config.dtype != DType::kF16)
+    throw contradiction(config, "fp16", "dtype", "`fp16: true` and another `dtype` contradict each other");
+  if (config.fp16 && !fp16 && config.dtype == DType::kF16)
+    throw contradiction(config, "fp16", "dtype", "`fp16: false` and `dtype: f16` contradict each other");
+  if (fp16 && !config.dtype)
+    give(config, "dtype", static_cast<std::int64_t>(DType::kF16), "fp16, " + config.source_of("fp16"));
   if (bf16 && config.dtype && *config.dtype != DType::kBF16)
-    throw contradiction(config, "bf16", "dtype", "`bf16: true` and `dtype: f32` contradict each other");
+    throw contradiction(config, "bf16", "dtype", "`bf16: true` and another `dtype` contradict each other");
   if (config.bf16 && !bf16 && config.dtype == DType::kBF16)
     throw contradiction(config, "bf16", "dtype", "`bf16: false` and `dtype: bf16` contradict each other");
   if (bf16 && !config.dtype)

@@ -22,6 +22,7 @@ enum class TooLong : std::uint8_t { kSplit, kTruncate };
 enum class RecomputeSetting : std::uint8_t { kNone, kSelective, kFull };
 enum class LossAverage : std::uint8_t { kToken, kMicroBatch };
 enum class SampleOrder : std::uint8_t { kRandom, kSequential };
+enum class OffloadDevice : std::uint8_t { kNone, kCpu };
 enum class Verbosity : std::uint8_t { kDebug, kInfo, kWarning, kError };
 
 struct RunConfig {
@@ -30,7 +31,7 @@ struct RunConfig {
   bool from_scratch = false;
   std::optional<std::string> model_config;  // a path, or the JSON text of an inline map (it starts with '{')
   std::optional<std::string> tokenizer;
-  std::optional<DType> dtype;  // f32 or bf16; see resolve_dtype
+  std::optional<DType> dtype;  // f32, bf16 or f16; see resolve_dtype
   std::optional<double> rope_theta;
   bool train_pad_row = false;
 
@@ -84,6 +85,28 @@ struct RunConfig {
   bool deterministic = true;
   std::string device = "cpu";
 
+  // Ranks and sharding
+  std::optional<std::int64_t> num_processes;
+  std::optional<std::string> deepspeed;  // a file, or the JSON itself
+  bool strict_ds = false;
+  std::optional<std::int64_t> train_batch_size;  // sequences per optimizer step, of all ranks
+  std::int64_t zero_stage = 0;
+  std::int64_t reduce_bucket_size = 500'000'000, allgather_bucket_size = 500'000'000;  // elements
+  std::optional<bool> overlap_comm;
+  std::int64_t stage3_prefetch_bucket_size = 50'000'000, stage3_param_persistence_threshold = 100'000;
+  std::int64_t stage3_max_live_parameters = 1'000'000'000, stage3_max_reuse_distance = 1'000'000'000;
+  OffloadDevice offload_optimizer = OffloadDevice::kNone, offload_param = OffloadDevice::kNone;
+  double timeout = 30;  // seconds
+  std::int64_t max_restarts = 0;
+  std::optional<std::string> elastic;  // "MIN:MAX" ranks
+  std::optional<std::int64_t> scale_lr_from;  // ranks that learning_rate is meant for
+
+  // Loss scaling (fp16)
+  double loss_scale = 0;  // 0 = dynamic
+  std::int64_t initial_scale_power = 16, loss_scale_window = 1000, hysteresis = 2;
+  bool consecutive_hysteresis = false;
+  double min_loss_scale = 1;
+
   // Evaluation
   Interval eval_strategy = Interval::kNo;
   std::optional<double> eval_steps;
@@ -102,6 +125,7 @@ struct RunConfig {
   double save_steps = 500;
   std::optional<std::int64_t> save_total_limit;
   bool save_only_model = false;
+  bool async_save = true;
   std::optional<std::string> resume_from_checkpoint;  // a checkpoint folder; "true" = the newest in output_dir
   bool ignore_data_skip = false;
 
@@ -119,6 +143,9 @@ struct RunConfig {
   bool disable_tqdm = false;
   bool include_num_input_tokens_seen = false;
   bool print_program = false;
+  std::optional<std::int64_t> steps_per_print;
+  bool wall_clock_breakdown = false;
+  std::optional<std::string> trace;
 
   // Where each value came from: "run.yaml:12" or "--learning_rate"; a key that is not here has its default.
   std::map<std::string, std::string> sources;

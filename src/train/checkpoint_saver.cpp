@@ -2,10 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <atomic>
 #include <chrono>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -44,17 +42,6 @@ FileDigest take_digest(const fs::path& folder, int rank) {
   digest.xxh3 = message["xxh3"];
   fs::remove(path);
   return digest;
-}
-
-// The path that the first rank chose, on every rank.
-fs::path share_path(Communicator* communicator, const fs::path& path) {
-  if (communicator == nullptr || communicator->size() == 1) return path;
-  std::array<char, 4096> text{};
-  const std::string mine = path.string();
-  check(mine.size() < text.size(), "a checkpoint's path is longer than 4095 bytes");
-  std::copy(mine.begin(), mine.end(), text.begin());
-  communicator->broadcast(std::as_writable_bytes(std::span(text)), 0);
-  return fs::path(text.data());
 }
 
 }  // namespace
@@ -155,7 +142,7 @@ void CheckpointSaver::start(std::int64_t step, const CheckpointContent& content)
     job->writer.emplace(store_.begin(step, expected_bytes(content)));
     job->folder = job->writer->folder();
   }
-  job->folder = share_path(communicator_, job->folder);
+  if (communicator_ != nullptr) job->folder = share_text(*communicator_, job->folder.string());
   const bool sharded = content.engine.shape().zero.shards_state();
   job->with_optimizer = !content.model_only && (first || sharded);
   job->weights = snapshot_weights(content.engine.store(), content.weights, content.source.folder.get(), communicator_,

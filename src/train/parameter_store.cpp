@@ -130,7 +130,9 @@ Role ParameterStore::source_role(std::size_t parameter, DType dtype) const {
 }
 
 bool ParameterStore::is_whole(std::size_t parameter, DType dtype) const {
-  return part(source_role(parameter, dtype), parameter).count == model_.parameters()[parameter].shape.numel();
+  // Not whether this rank happens to own all of it: the ranks must agree.
+  if (source_role(parameter, dtype) == Role::kMaster) return !shape_.zero.shards_state();
+  return !shape_.zero.shards_weight(model_.parameters()[parameter].shape.numel());
 }
 
 std::vector<std::byte> ParameterStore::rows(std::size_t parameter, std::int64_t first_row, std::int64_t count,

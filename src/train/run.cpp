@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -12,6 +13,7 @@
 #include "config/resolve.h"
 #include "monitor/svg_plot.h"
 #include "plan/memory_report.h"
+#include "train/keep_alive.h"
 #include "train/run_checkpoint.h"
 #include "train/run_data.h"
 #include "train/run_observer.h"
@@ -21,8 +23,13 @@
 namespace convoy {
 namespace {
 
-void apply_process_settings(const RunConfig& config) {
-  set_threads(static_cast<int>(config.threads));
+void apply_process_settings(const RunConfig& config, int rank, int ranks) {
+  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  set_threads(config.threads == 0 && ranks > 1 ? std::max(1, cores / ranks) : static_cast<int>(config.threads));
+  if (rank > 0) {  // the first rank speaks for all
+    set_log_level(LogLevel::kWarning);
+    return;
+  }
   switch (config.log_level) {
     case Verbosity::kDebug:
       set_log_level(LogLevel::kDebug);
@@ -92,6 +99,7 @@ TrainerOptions trainer_options(const RunConfig& config, const Counts& counts, co
   options.early_stopping_threshold = config.early_stopping_threshold;
   if (config.save_total_limit) options.save_total_limit = static_cast<int>(*config.save_total_limit);
   options.save_only_model = config.save_only_model;
+  options.save_beside = config.async_save;
   options.version = version;
   options.data_seed = data.loading.seed;
   options.data_fingerprint = data.fingerprint();
@@ -162,37 +170,85 @@ void load_best(const Trainer& trainer, Engine& engine) {
 
 }  // namespace
 
-int run_training(const RunConfig& config, Device& device, const std::string& version) {
+namespace {
+
+LossScaleSettings loss_scale_settings(const RunConfig& config) {
+  LossScaleSettings settings;
+  settings.loss_scale = config.loss_scale;
+  settings.initial_scale_power = static_cast<int>(config.initial_scale_power);
+  settings.loss_scale_window = config.loss_scale_window;
+  settings.hysteresis = config.hysteresis;
+  settings.consecutive_hysteresis = config.consecutive_hysteresis;
+  settings.min_loss_scale = config.min_loss_scale;
+  return settings;
+}
+
+// What of the settings follows from the number of ranks.
+RunConfig for_ranks(const RunConfig& given, int ranks) {
+  RunConfig config = given;
+  resolve_batch(config, ranks);
+  if (config.scale_lr_from) {
+    config.learning_rate *= static_cast<double>(ranks) / static_cast<double>(*config.scale_lr_from);
+    config.notes.push_back(fmt::format("learning_rate is {:g}: {:g} scaled by {} ranks / {} (scale_lr_from)",
+                                       config.learning_rate, given.learning_rate, ranks, *config.scale_lr_from));
+  }
+  return config;
+}
+
+void warn_of_precision(const ModelSource& source) {
+  if (source.dtype == DType::kF16 && source.stored == DType::kBF16) {
+    log_warning(
+        "the weights are stored in bf16 and trained in fp16: values that bf16 holds may overflow fp16. bf16: true keeps "
+        "their range");
+  }
+}
+
+void report_plan(const ModelSource& source, const TrainShape& shape, const RunConfig& config, Device& device,
+                 bool first) {
+  const ProgramSet programs = make_programs(*source.model, shape, device);
+  const MemoryReport report = memory_report(programs.sizes, programs.activation_lower_bound);
+  require_fit(*source.model, shape, device, report, memory_limit(config, shape.zero.world));
+  if (!first) return;
+  log_info("{}: {} parameters, {} of memory planned{}\n{}", source.model->family(), source.model->parameter_count(),
+           human_bytes(report.total), shape.zero.world > 1 ? " on this rank" : "", print(report));
+  if (config.print_program) {
+    fmt::print("{}{}{}{}", print(programs.micro), programs.eval ? print(*programs.eval) : "",
+               programs.reduce ? print(*programs.reduce) : "", print(programs.update));
+  }
+}
+
+}  // namespace
+
+int run_training(const RunConfig& settings, Device& device, const std::string& version, Communicator& communicator) {
   const auto begin = std::chrono::steady_clock::now();
-  apply_process_settings(config);
+  const int rank = communicator.rank();
+  const bool first = rank == 0;
+  const RunConfig config = for_ranks(settings, communicator.size());
+  apply_process_settings(config, rank, communicator.size());
+  std::optional<KeepAlive> keep_alive(std::in_place, communicator);  // setting up may take longer than the timeout
   require_training_inputs(config);
   const ModelSource source = open_model(config);
+  if (first) warn_of_precision(source);
   CheckpointStore store(config.output_dir);
   check_output(config, store);
   if (config.eval_strategy != Interval::kNo && !evaluates(config)) {
     throw usage_error("eval_strategy asks for evaluations but there are no validation data")
         .mend("give --validation_files or --validation_split");
   }
-  const TrainShape shape = train_shape(config, source, evaluates(config));
-  {
-    const ProgramSet programs = make_programs(*source.model, shape, device);
-    const MemoryReport report = memory_report(programs.sizes, programs.activation_lower_bound);
-    require_fit(*source.model, shape, device, report, memory_limit(config));
-    log_info("{}: {} parameters, {} of memory planned\n{}", source.model->family(), source.model->parameter_count(),
-             human_bytes(report.total), print(report));
-    if (config.print_program)
-      fmt::print("{}{}{}", print(programs.micro), programs.eval ? print(*programs.eval) : "", print(programs.update));
-  }
+  const TrainShape shape = train_shape(config, source, evaluates(config), rank, communicator.size());
+  report_plan(source, shape, config, device, first);
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(tokenizer_path(config));
-  const RunData data = open_data(config, *tokenizer, source.model->vocab_size(), shape.seq);
+  const RunData data = open_data(config, *tokenizer, source.model->vocab_size(), shape, communicator);
   const Counts counts = count_steps(config, data);
   const TrainerOptions options = trainer_options(config, counts, data, version);
   const ScheduleSettings rate = schedule_settings(config, counts);
   const Schedule schedule = make_schedule(rate);
   std::optional<PlateauState> plateau;
   if (config.lr_scheduler_type == "reduce_lr_on_plateau") plateau.emplace(rate);
+  std::optional<LossScaler> scaler;
+  if (source.dtype == DType::kF16) scaler.emplace(loss_scale_settings(config));
 
-  Engine engine(device, *source.model, shape);
+  Engine engine(device, *source.model, shape, &communicator);
   WeightMap weights = canonical_weights(*source.model, source.stored);
   if (source.folder) {
     weights = load_weights(engine.store(), *source.folder);
@@ -200,46 +256,63 @@ int run_training(const RunConfig& config, Device& device, const std::string& ver
     engine.store().initialize(shape.seed);
   }
   std::optional<std::filesystem::path> checkpoint;
-  if (config.resume_from_checkpoint) checkpoint = find_checkpoint(*config.resume_from_checkpoint, store);
+  if (config.resume_from_checkpoint) checkpoint = find_checkpoint(*config.resume_from_checkpoint, store, communicator);
   std::optional<std::int64_t> resumed_step;
   if (checkpoint) resumed_step = read_training_state(*checkpoint).step;
-  RunObserver observer(config, observer_settings(config, counts, options, engine), resumed_step);
+  TrainingObserver silent;
+  std::optional<RunObserver> speaking;
+  if (first) speaking.emplace(config, observer_settings(config, counts, options, engine), resumed_step);
+  TrainingObserver& observer = first ? static_cast<TrainingObserver&>(*speaking) : silent;
   Trainer::MakeLoader evaluation;
   if (data.has_validation()) evaluation = [&](const Cursor& start) { return data.validation_loader(start); };
   Trainer trainer(
       engine, source, weights, [&](const Cursor& start) { return data.training_loader(start); }, evaluation, schedule,
-      plateau, store, options, observer);
+      plateau, scaler, store, options, observer, &communicator);
   if (checkpoint) {
     trainer.resume(*checkpoint);
-    observer.resume(*checkpoint);
+    if (first) speaking->resume(*checkpoint);
     log_info("resumed from {} at step {}", checkpoint->string(), trainer.state().step);
   }
-  write_file_atomic(std::filesystem::path(config.output_dir) / "resolved.yaml", print_resolved(config));
-  log_info("{} steps, {} per epoch, {} rows of {} tokens each; ready after {:.2f} s on {}", counts.total,
+  if (first) write_file_atomic(std::filesystem::path(config.output_dir) / "resolved.yaml", print_resolved(settings));
+  log_info("{} steps, {} per epoch, {} rows of {} tokens each; ready after {:.2f} s on {}{}", counts.total,
            counts.per_epoch, options.rows_per_step, shape.seq,
-           std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), device.name());
+           std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), device.name(),
+           communicator.size() > 1 ? fmt::format(", {} ranks, ZeRO stage {}", communicator.size(), shape.zero.stage) : "");
+  communicator.barrier();
+  keep_alive.reset();
   const int status = trainer.run();
-  observer.finish(observer.last_step());
+  keep_alive.emplace(communicator);
+  if (first) speaking->finish(speaking->last_step());
   if (status != 0) return status;
   if (config.load_best_model_at_end) load_best(trainer, engine);
-  save_model(config.output_dir, engine, source, weights, options.carry_from);
-  if (config.plot)
+  save_model(config.output_dir, engine, source, weights, options.carry_from, &communicator);
+  if (first && config.plot)
     write_plot(config, read_trainer_state(std::filesystem::path(config.output_dir) / "trainer_state.json"));
   log_info("the model is in {}", config.output_dir);
   return 0;
 }
 
-std::string plan_run(const RunConfig& config, Device& device) {
-  apply_process_settings(config);
+std::string plan_run(const RunConfig& settings, Device& device) {
+  const int ranks = static_cast<int>(settings.num_processes.value_or(1));
+  const RunConfig config = for_ranks(settings, ranks);
+  apply_process_settings(config, 0, 1);
   const ModelSource source = open_model(config);
-  const TrainShape shape = train_shape(config, source, evaluates(config));
+  const TrainShape shape = train_shape(config, source, evaluates(config), 0, ranks);
   const ProgramSet programs = make_programs(*source.model, shape, device);
   const MemoryReport report = memory_report(programs.sizes, programs.activation_lower_bound);
   const double tokens = static_cast<double>(shape.tokens());
   std::string text =
-      fmt::format("{}: {} parameters, {}, micro-batch {} × {} tokens, accumulation {}, recompute {}\nrank 0\n{}",
+      fmt::format("{}: {} parameters, {}, micro-batch {} × {} tokens, accumulation {}, recompute {}{}\nrank 0\n{}",
                   source.model->family(), source.model->parameter_count(), name_of(shape.dtype), shape.rows, shape.seq,
-                  shape.accumulation, name_of(shape.recompute), print(report));
+                  shape.accumulation, name_of(shape.recompute),
+                  ranks > 1 ? fmt::format(", {} ranks, ZeRO stage {}", ranks, shape.zero.stage) : "", print(report));
+  std::size_t most = report.total;
+  for (int r = 1; r < ranks; ++r) {
+    const ProgramSet others = make_programs(*source.model, train_shape(config, source, evaluates(config), r, ranks), device);
+    const MemoryReport theirs = memory_report(others.sizes, others.activation_lower_bound);
+    text += fmt::format("rank {}\n{}", r, print(theirs));
+    most = std::max(most, theirs.total);
+  }
   text += fmt::format("arithmetic: {:.3f} GFLOP per token, {:.1f} GFLOP per micro-batch\n",
                       programs.micro.cost().flops / tokens * 1e-9, programs.micro.cost().flops * 1e-9);
   const std::vector<Alternative> others = alternatives(*source.model, shape, device);
@@ -247,11 +320,12 @@ std::string plan_run(const RunConfig& config, Device& device) {
   if (config.print_program) {
     text += print(programs.micro);
     if (programs.eval) text += print(*programs.eval);
+    if (programs.reduce) text += print(*programs.reduce);
     text += print(programs.update);
   }
-  const std::size_t limit = memory_limit(config);
-  text += fmt::format("{} are available: the run {}\n", human_bytes(limit),
-                      report.total <= limit ? "fits" : "does not fit");
+  const std::size_t limit = memory_limit(config, ranks);
+  text += fmt::format("{} are available{}: the run {}\n", human_bytes(limit), ranks > 1 ? " for each rank" : "",
+                      most <= limit ? "fits" : "does not fit");
   return text;
 }
 

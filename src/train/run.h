@@ -1,15 +1,17 @@
 // A whole training run, from its settings to the saved model.
 #pragma once
 
+#include "comm/communicator.h"
 #include "config/run_config.h"
 #include "runtime/device.h"
 
 namespace convoy {
 
-// Returns the exit status: 0, or 128 + signal after a clean save. `version` goes into checkpoints.
-int run_training(const RunConfig& config, Device& device, const std::string& version);
+// Returns the exit status: 0, or 128 + signal after a clean save. `version` goes into checkpoints. `communicator` joins
+// the ranks of the run, which all call with the same settings.
+int run_training(const RunConfig& settings, Device& device, const std::string& version, Communicator& communicator);
 
-// What `convoy plan` prints: the memory of the run by kind and what other settings would take. Reads no weight and no
+// What `convoy plan` prints: the memory of every rank by kind and what other settings would take. Reads no weight and no
 // data.
 std::string plan_run(const RunConfig& config, Device& device);
 

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 #include "base/error.h"
 #include "base/log.h"
 
@@ -40,7 +43,18 @@ void load_checkpoint(Engine& engine, const std::filesystem::path& folder) {
   read_optimizer_state(engine, folder);
 }
 
-std::filesystem::path find_checkpoint(const std::string& resume, CheckpointStore& store) {
+std::string share_text(Communicator& communicator, const std::string& text) {
+  if (communicator.size() == 1) return text;
+  std::array<char, 4096> shared{};
+  check(text.size() < shared.size(), "a path is longer than 4095 bytes");
+  std::copy(text.begin(), text.end(), shared.begin());
+  communicator.broadcast(std::as_writable_bytes(std::span(shared)), 0);
+  return shared.data();
+}
+
+namespace {
+
+std::filesystem::path choose_checkpoint(const std::string& resume, CheckpointStore& store) {
   if (resume != "true" && resume != "latest") {
     if (!std::filesystem::is_directory(resume))
       throw usage_error(fmt::format("no checkpoint folder {}", resume)).mend("see: convoy checkpoint list");
@@ -53,6 +67,12 @@ std::filesystem::path find_checkpoint(const std::string& resume, CheckpointStore
   if (newest) return newest->folder;
   throw usage_error(fmt::format("No valid checkpoint found in output directory ({})", store.output_dir().string()))
       .mend("start without --resume_from_checkpoint");
+}
+
+}  // namespace
+
+std::filesystem::path find_checkpoint(const std::string& resume, CheckpointStore& store, Communicator& communicator) {
+  return share_text(communicator, communicator.rank() == 0 ? choose_checkpoint(resume, store).string() : "");
 }
 
 }  // namespace convoy

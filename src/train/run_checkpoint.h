@@ -31,6 +31,9 @@ void load_checkpoint(Engine& engine, const std::filesystem::path& folder);
 
 // The checkpoint that `resume` names: a folder, or "true" / "latest" for the newest whole one in output_dir. Throws
 // when there is none; damaged ones that were passed over are logged.
-std::filesystem::path find_checkpoint(const std::string& resume, CheckpointStore& store);
+// The first rank chooses; all must call.
+std::filesystem::path find_checkpoint(const std::string& resume, CheckpointStore& store, Communicator& communicator);
+// The text that the first rank gives, on every rank; at most 4095 bytes.
+std::string share_text(Communicator& communicator, const std::string& text);
 
 }  // namespace convoy

@@ -102,7 +102,8 @@ bool evaluates(const RunConfig& config) {
   return !config.validation_files.empty() || config.validation_split > 0;
 }
 
-RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, std::int64_t vocab, std::int64_t seq_length) {
+RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, std::int64_t vocab, const TrainShape& shape,
+                  Communicator& communicator) {
   if (tokenizer.vocab_size() > vocab) {
     throw usage_error(
         fmt::format("the tokenizer has {} tokens, the model's vocabulary {}", tokenizer.vocab_size(), vocab))
@@ -119,15 +120,19 @@ RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, std::int6
   }
   const SampleEncoder encoder(tokenizer, settings);
   RunData data;
+  const bool first = communicator.rank() == 0;
+  if (!first) communicator.barrier();
   data.train = load_or_tokenize(cache_folder(config), source_options(config, "train_files"), encoder);
   log_info("training data: {}", data.train->report().text());
   const auto seed = static_cast<std::uint64_t>(config.seed);
   if (!config.validation_files.empty()) {
     data.validation = load_or_tokenize(cache_folder(config), source_options(config, "validation_files"), encoder);
+    if (first) communicator.barrier();
     log_info("validation data: {}", data.validation->report().text());
     data.train_documents = all_documents(data.train->documents());
     data.validation_documents = all_documents(data.validation->documents());
   } else {
+    if (first) communicator.barrier();
     SplitOptions split;
     split.validation_count = validation_count(config, data.train->documents());
     split.seed = seed;
@@ -136,11 +141,14 @@ RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, std::int6
     data.validation_documents = std::move(parts.validation);
     if (!data.validation_documents.empty()) data.validation = data.train;
   }
-  data.rows.row_length = seq_length;
+  data.rows.row_length = shape.seq;
   data.rows.mode = row_mode(config.packing);
   data.rows.overlong = config.too_long == TooLong::kSplit ? Overlong::kSplit : Overlong::kTruncate;
   data.loading.rows = config.per_device_train_batch_size;
-  data.loading.accumulation = config.gradient_accumulation_steps;
+  data.loading.accumulation = shape.accumulation;
+  data.loading.world = shape.zero.world;
+  data.loading.rank = shape.zero.rank;
+  data.loading.period = shape.reduce_period();
   data.loading.seed = config.data_seed ? static_cast<std::uint64_t>(*config.data_seed) : seed;
   data.loading.shuffle = config.train_sampling_strategy == SampleOrder::kRandom;
   data.loading.drop_last = config.dataloader_drop_last;
@@ -156,6 +164,7 @@ std::unique_ptr<Loader> RunData::validation_loader(const Cursor& start) const {
   LoaderOptions options = evaluation_options(loading);
   options.rows = eval_rows;
   options.accumulation = 1;
+  options.period = 1;
   return std::make_unique<Loader>(validation, validation_documents, rows, options, start);
 }
 

@@ -3,9 +3,11 @@
 
 #include <memory>
 
+#include "comm/communicator.h"
 #include "config/run_config.h"
 #include "data/loader.h"
 #include "data/token_cache.h"
+#include "plan/program_set.h"
 #include "text/tokenizer.h"
 
 namespace convoy {
@@ -26,7 +28,9 @@ struct RunData {
 };
 
 // Tokenises (or opens the cache of) the files. `vocab` is the model's: a tokenizer with more tokens is a usage error.
-RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, std::int64_t vocab, std::int64_t seq_length);
+// The first rank reads the files; the others open its cache afterwards, so all must call.
+RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, std::int64_t vocab, const TrainShape& shape,
+                  Communicator& communicator);
 
 // Whether the run evaluates, from its settings alone.
 bool evaluates(const RunConfig& config);

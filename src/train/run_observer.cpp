@@ -127,8 +127,10 @@ void RunObserver::on_evaluation(const EvaluationResult& result) {
                            : result.loss;
 }
 
-void RunObserver::on_checkpoint(std::int64_t step, const std::filesystem::path& folder, double seconds_taken) {
-  progress_->message(fmt::format("checkpoint of step {}: {} ({:.1f} s)", step, folder.string(), seconds_taken));
+void RunObserver::on_checkpoint(std::int64_t step, const std::filesystem::path& folder, double seconds_taken,
+                                double stall) {
+  progress_->message(fmt::format("checkpoint of step {}: {} ({:.1f} s, training stood still for {:.2f} s)", step,
+                                 folder.string(), seconds_taken, stall));
   if (state_.best_global_step == step) state_.best_model_checkpoint = folder.string();
 }
 

@@ -90,7 +90,7 @@ std::int64_t sequence_length(const RunConfig& config, const Model& model) {
   return length;
 }
 
-TrainShape train_shape(const RunConfig& config, const ModelSource& source, bool evaluates) {
+TrainShape train_shape(const RunConfig& config, const ModelSource& source, bool evaluates, int rank, int ranks) {
   TrainShape shape;
   shape.rows = config.per_device_train_batch_size;
   shape.seq = sequence_length(config, *source.model);
@@ -113,6 +113,16 @@ TrainShape train_shape(const RunConfig& config, const ModelSource& source, bool 
   shape.loss.z_loss = config.z_loss;
   shape.loss.label_smoothing = config.label_smoothing_factor;
   shape.seed = static_cast<std::uint64_t>(config.seed);
+  shape.zero.stage = static_cast<int>(config.zero_stage);
+  shape.zero.world = ranks;
+  shape.zero.rank = rank;
+  shape.zero.reduce_bucket = config.reduce_bucket_size;
+  shape.zero.gather_bucket = config.allgather_bucket_size;
+  shape.zero.overlap = config.overlap_comm.value_or(true);
+  shape.zero.prefetch_bucket = config.stage3_prefetch_bucket_size;
+  shape.zero.persistence_threshold = config.stage3_param_persistence_threshold;
+  shape.zero.max_live = config.stage3_max_live_parameters;
+  shape.zero.max_reuse_distance = config.stage3_max_reuse_distance;
   return shape;
 }
 
@@ -122,8 +132,9 @@ std::filesystem::path tokenizer_path(const RunConfig& config) {
   throw usage_error("no tokenizer").mend("give --tokenizer, a folder or file with tokenizer.json or tokenizer.model");
 }
 
-std::size_t memory_limit(const RunConfig& config) {
-  return config.memory_limit > 0 ? static_cast<std::size_t>(config.memory_limit) : available_memory();
+std::size_t memory_limit(const RunConfig& config, int ranks) {
+  if (config.memory_limit > 0) return static_cast<std::size_t>(config.memory_limit);
+  return available_memory() / static_cast<std::size_t>(ranks);
 }
 
 }  // namespace convoy

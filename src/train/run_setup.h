@@ -27,12 +27,12 @@ ModelSource open_model(const RunConfig& config);
 // Tokens of a row: seq_length, or what the model takes, at most 1024.
 std::int64_t sequence_length(const RunConfig& config, const Model& model);
 
-TrainShape train_shape(const RunConfig& config, const ModelSource& source, bool evaluates);
+TrainShape train_shape(const RunConfig& config, const ModelSource& source, bool evaluates, int rank, int ranks);
 
 // The folder or file of the tokenizer: `tokenizer`, else the model folder. Throws a usage error without either.
 std::filesystem::path tokenizer_path(const RunConfig& config);
 
-// Bytes that the run may take: memory_limit, or what the machine has.
-std::size_t memory_limit(const RunConfig& config);
+// Bytes that one rank may take: memory_limit, or its share of what the machine has.
+std::size_t memory_limit(const RunConfig& config, int ranks);
 
 }  // namespace convoy

@@ -1,0 +1,134 @@
+// Any layout of ranks gives the bits of one rank.
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/hash.h"
+#include "base/parallel.h"
+#include "base/random.h"
+#include "cpu/cpu_device.h"
+#include "support/ranks.h"
+#include "train/rank_sums.h"
+#include "train/tiny_model.h"
+
+namespace convoy {
+namespace {
+
+using testing::random_batch;
+using testing::run_healthy_ranks;
+using testing::tiny_config;
+
+constexpr std::int64_t kVocab = 97;
+
+struct Case {
+  std::string family = "qwen2";
+  std::int64_t micro_batches = 4;  // of the global batch
+  int steps = 3;
+  TrainShape shape;
+};
+
+TrainShape small_shape() {
+  TrainShape shape;
+  shape.rows = 1;
+  shape.seq = 24;
+  shape.weight_decay = 0.1;
+  shape.max_grad_norm = 0.5;
+  shape.loss.chunk_rows = 16;
+  shape.seed = 9;
+  shape.eval_rows = 1;
+  shape.zero.persistence_threshold = 0;
+  return shape;
+}
+
+// Losses, norms and a hash of all weights and moments, as text: equal texts are equal bits.
+std::string train(Case what, Communicator& communicator) {
+  set_threads(1);
+  CpuDevice device;
+  const auto model = make_model(tiny_config(what.family), "test");
+  TrainShape shape = what.shape;
+  shape.zero.world = communicator.size();
+  shape.zero.rank = communicator.rank();
+  shape.accumulation = what.micro_batches / communicator.size();
+  Engine engine(device, *model, shape, &communicator);
+  engine.store().initialize(5);
+  std::string text;
+  for (int step = 0; step < what.steps; ++step) {
+    std::vector<testing::RandomBatch> batches;
+    std::int64_t targets = 0;
+    for (std::int64_t m = 0; m < what.micro_batches; ++m) {
+      batches.push_back(random_batch(shape.rows, shape.seq, kVocab, (step * what.micro_batches + m) * shape.rows));
+      targets += batches.back().target_count;
+    }
+    std::vector<LossTotals> totals;
+    for (std::int64_t i = 0; i < shape.accumulation; ++i) {
+      const auto& batch = batches[static_cast<std::size_t>(shape.global_micro_batch(i))];
+      totals.push_back(engine.micro_step(batch.view(), 1.0 / static_cast<double>(targets)));
+    }
+    const UpdateResult update = engine.update(1e-2, step + 1);
+    const StepSums sums = sum_over_ranks(&communicator, totals, shape.reduce_period());
+    text += fmt::format("{:a} {:a} {}\n", sums.totals.mean(), update.gradient_norm, update.skipped);
+  }
+  const auto& eval_batch = random_batch(shape.eval_rows, shape.seq, kVocab, 100 + communicator.rank());
+  text += fmt::format("{:a}\n", communicator.rank() == 0 ? engine.evaluate(eval_batch.view()).mean()
+                                                         : (engine.evaluate(eval_batch.view()), 0.0));
+  Hasher hasher;
+  for (std::size_t p = 0; p < model->parameters().size(); ++p) {
+    hasher.add(engine.store().gather(p, shape.dtype, communicator));
+    if (shape.has_master()) hasher.add(engine.store().gather(p, DType::kF32, communicator));
+  }
+  return communicator.rank() == 0 ? text + hex64(hasher.value()) : "";
+}
+
+std::string train_on(const Case& what, int ranks) {
+  return run_healthy_ranks(ranks, [&](Communicator& c) { return train(what, c); })[0];
+}
+
+TEST(Layouts, EveryStageAndWorldGivesTheBitsOfOneRank) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    Case what;
+    what.shape = small_shape();
+    what.shape.dtype = dtype;
+    what.micro_batches = 8;
+    const std::string alone = train_on(what, 1);
+    ASSERT_FALSE(alone.empty());
+    for (const int ranks : {2, 4, 8}) {
+      for (int stage = 0; stage <= 3; ++stage) {
+        what.shape.zero.stage = stage;
+        EXPECT_EQ(train_on(what, ranks), alone) << name_of(dtype) << " stage " << stage << " ranks " << ranks;
+      }
+    }
+  }
+}
+
+TEST(Layouts, RandomLayoutsGiveTheBitsOfOneRank) {
+  RandomStream random(2026, 12);
+  const auto pick = [&](std::uint64_t count) { return static_cast<std::int64_t>(random.below(count)); };
+  const std::vector<std::string> families = testing::tiny_families();
+  for (int round = 0; round < 16; ++round) {
+    Case what;
+    what.family = families[static_cast<std::size_t>(pick(families.size()))];
+    what.shape = small_shape();
+    what.shape.dtype = pick(2) == 0 ? DType::kF32 : DType::kBF16;
+    what.shape.recompute = static_cast<RecomputeMode>(pick(3));
+    const int ranks = 1 << (1 + pick(3));
+    what.micro_batches = ranks * (1 + pick(8));
+    what.steps = 2;
+    const std::string alone = train_on(what, 1);
+    what.shape.zero.stage = static_cast<int>(pick(4));
+    what.shape.zero.overlap = pick(2) == 0;
+    what.shape.zero.reduce_bucket = 1 + pick(20000);
+    what.shape.zero.gather_bucket = 1 + pick(20000);
+    what.shape.zero.prefetch_bucket = pick(30000);
+    what.shape.zero.persistence_threshold = pick(3000);
+    what.shape.zero.max_live = pick(60000);
+    what.shape.zero.max_reuse_distance = pick(60000);
+    EXPECT_EQ(train_on(what, ranks), alone)
+        << what.family << " stage " << what.shape.zero.stage << " ranks " << ranks << " micro-batches "
+        << what.micro_batches << " recompute " << static_cast<int>(what.shape.recompute);
+  }
+}
+
+}  // namespace
+}  // namespace convoy
