@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "base/suggest.h"
+#include "config/deepspeed.h"
 #include "config/given.h"
 #include "config/value.h"
 
@@ -141,10 +143,56 @@ void resolve_recompute(RunConfig& config) {
          "gradient_checkpointing, " + config.source_of("gradient_checkpointing"));
 }
 
+bool strict_deepspeed(const std::vector<Given>& given) {
+  return std::any_of(given.begin(), given.end(), [](const Given& each) {
+    return each.key->name == "strict_ds" && !is_off(each.node);
+  });
+}
+
+// A value in the DeepSpeed configuration counts more than one beside it. `dtype` gives way to fp16 and bf16.
+void merge_deepspeed(std::vector<Given>& all, std::vector<std::string>& notes) {
+  const auto file = std::find_if(all.begin(), all.end(), [](const Given& each) { return each.key->name == "deepspeed"; });
+  if (file == all.end() || is_off(file->node)) return;
+  DeepSpeedSettings read = read_deepspeed(file->node, file->where);
+  const bool strict = strict_deepspeed(all);
+  std::string mismatches;
+  for (Given& given : read.given) {
+    const bool precision = (given.key->name == "fp16" || given.key->name == "bf16") && !is_off(given.node);
+    for (auto beside = all.begin(); beside != all.end();) {
+      const bool same_key = beside->key == given.key;
+      if (!same_key && !(precision && beside->key->name == "dtype")) {
+        ++beside;
+        continue;
+      }
+      if (same_key && convert_value(*beside) != convert_value(given)) {
+        const std::string what = fmt::format("ds {}={} vs hf {}={}", given.written, value_text(*given.key, convert_value(given)),
+                                             beside->written, value_text(*beside->key, convert_value(*beside)));
+        if (strict) mismatches += fmt::format("\n- {}", what);
+        notes.push_back(fmt::format("warning: `{}` ({}) counts, not `{}` ({}): {}", given.written, given.where,
+                                    beside->written, beside->where, what));
+      } else if (!same_key) {
+        notes.push_back(fmt::format("warning: `{}` ({}) counts, not `{}` ({})", given.written, given.where,
+                                    beside->written, beside->where));
+      }
+      beside = all.erase(beside);
+    }
+  }
+  if (!mismatches.empty()) {
+    throw usage_error("Please correct the following DeepSpeed config values that mismatch TrainingArguments values:" +
+                      mismatches)
+        .at("strict_ds")
+        .mend("The easiest method is to set these DeepSpeed config values to 'auto'.");
+  }
+  std::move(read.given.begin(), read.given.end(), std::back_inserter(all));
+  std::move(read.notes.begin(), read.notes.end(), std::back_inserter(notes));
+}
+
 RunConfig build(std::vector<Given> file, std::vector<Given> flags) {
   RunConfig config;
   EffectNotes effects;
-  for (const Given& given : merge(std::move(file), std::move(flags), config.notes)) {
+  std::vector<Given> all = merge(std::move(file), std::move(flags), config.notes);
+  merge_deepspeed(all, config.notes);
+  for (const Given& given : all) {
     if (given.key->effect == Key::Effect::kRefused) {
       refuse(given);
       continue;

@@ -122,7 +122,7 @@ TEST(ChatGlm, TheOriginalLayoutGivesTheSameNumbersAndIsWrittenBack) {
   }
   // Saved in the layout that was loaded: same names and order, the buffer as it was, the unknown key kept.
   const std::filesystem::path saved = path.string() + "-saved";
-  write_model_folder(saved, folder.config(), weight_sources(engine.store(), map, &folder));
+  write_model_folder(saved, folder.config(), snapshot_weights(engine.store(), map, &folder));
   const ModelFolder back(saved);
   EXPECT_EQ(back.names(), folder.names());
   const auto before = folder.tensor("transformer.rotary_pos_emb.inv_freq").bytes;

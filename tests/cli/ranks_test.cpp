@@ -1,0 +1,228 @@
+// Whole runs on several processes: equal results, resumption on other layouts, faults.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/files.h"
+#include "base/json.h"
+#include "checkpoint/checkpoint_store.h"
+#include "checkpoint/safetensors.h"
+#include "program.h"
+#include "tiny_run.h"
+
+namespace convoy {
+namespace {
+
+using testing::BackgroundRun;
+using ::testing::HasSubstr;
+using testing::Result;
+using testing::run_convoy;
+
+class Ranks : public testing::TinyRun {
+ protected:
+  // The tiny run with a global batch of 4 micro-batches on so many ranks.
+  std::vector<std::string> on(int ranks, const std::string& output, std::vector<std::string> more = {}) const {
+    more.insert(more.begin(), {"--num_processes", std::to_string(ranks), "--gradient_accumulation_steps",
+                               std::to_string(4 / ranks), "--threads", "1", "--stage3_param_persistence_threshold", "100"});
+    return words(output, more);
+  }
+  std::string weights(const std::string& run) const { return read_file(run + "/model.safetensors"); }
+  static std::vector<double> losses(const std::string& run) {
+    std::vector<double> all;
+    for (const Json& entry : read_json(run + "/trainer_state.json")["log_history"]) {
+      if (entry.contains("loss")) all.push_back(entry["loss"]);
+    }
+    return all;
+  }
+};
+
+TEST_F(Ranks, EveryLayoutGivesTheSameModel) {
+  for (const std::string dtype : {"f32", "bf16", "f16"}) {
+    const std::string one = folder_ / ("one-" + dtype);
+    ASSERT_EQ(run_convoy(on(1, one, {"--dtype", dtype})).status, 0);
+    for (const auto& [ranks, stage] : {std::pair{2, "0"}, std::pair{2, "3"}, std::pair{4, "1"}, std::pair{4, "2"}}) {
+      const std::string many = folder_ / (dtype + "-" + std::to_string(ranks) + "-" + stage);
+      const Result run = run_convoy(on(ranks, many, {"--dtype", dtype, "--zero_stage", stage}));
+      ASSERT_EQ(run.status, 0) << run.output;
+      EXPECT_TRUE(weights(many) == weights(one)) << dtype << " ranks " << ranks << " stage " << stage;
+      EXPECT_TRUE(losses(many) == losses(one)) << dtype << " ranks " << ranks << " stage " << stage;
+    }
+  }
+}
+
+TEST_F(Ranks, WithoutDeterminismTheResultIsNear) {
+  const std::string one = folder_ / "one";
+  ASSERT_EQ(run_convoy(on(1, one)).status, 0);
+  for (const char* stage : {"0", "1", "2", "3"}) {
+    const std::string two = folder_ / (std::string("two-") + stage);
+    const Result run = run_convoy(on(2, two, {"--no-deterministic", "--zero_stage", stage}));
+    ASSERT_EQ(run.status, 0) << run.output;
+    const std::vector<double> a = losses(one);
+    const std::vector<double> b = losses(two);
+    ASSERT_EQ(a.size(), b.size());
+    for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-4 * a[i]) << stage << " step " << i;
+  }
+}
+
+TEST_F(Ranks, ACheckpointResumesOnAnyLayout) {
+  for (const std::string dtype : {"f32", "bf16"}) {
+    const std::string whole = folder_ / ("whole-" + dtype);
+    ASSERT_EQ(run_convoy(on(4, whole, {"--zero_stage", "3", "--dtype", dtype})).status, 0);
+    EXPECT_TRUE(std::filesystem::exists(whole + "/checkpoint-6/optimizer-00004-of-00004.safetensors"));
+    for (const auto& [ranks, stage] : {std::pair{1, "0"}, std::pair{2, "1"}, std::pair{2, "3"}, std::pair{4, "2"}}) {
+      const std::string again = folder_ / (dtype + "-again-" + std::to_string(ranks) + stage);
+      std::filesystem::create_directories(again);
+      std::filesystem::copy(whole + "/checkpoint-6", again + "/checkpoint-6", std::filesystem::copy_options::recursive);
+      const Result resumed = run_convoy(
+          on(ranks, again, {"--dtype", dtype, "--zero_stage", stage, "--resume_from_checkpoint", "latest"}));
+      ASSERT_EQ(resumed.status, 0) << resumed.output;
+      EXPECT_TRUE(weights(again) == weights(whole)) << dtype << " ranks " << ranks << " stage " << stage;
+    }
+  }
+}
+
+TEST_F(Ranks, AnErrorOfOneRankIsTheMessageAndTheStatus) {
+  const Result run = run_convoy(on(2, folder_ / "run", {"--learning_rate", "1e38", "--max_grad_norm", "0"}));
+  EXPECT_EQ(run.status, 7) << run.output;
+  EXPECT_THAT(run.output, HasSubstr("ended with status 7"));
+  const Result wrong = run_convoy(on(2, folder_ / "run2", {"--elastic", "x"}));
+  EXPECT_EQ(wrong.status, 2) << wrong.output;
+}
+
+TEST_F(Ranks, ASignalSavesOnAllRanksAndEnds) {
+  BackgroundRun run(on(2, folder_ / "run", {"--max_steps", "100000", "--zero_stage", "2", "--save_strategy", "no"}),
+                    folder_ / "log.txt");
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  run.signal(SIGTERM);
+  const Result result = run.wait();
+  EXPECT_EQ(result.status, 143) << result.output;
+  CheckpointStore store(folder_ / "run");
+  ASSERT_EQ(store.list().size(), 1u) << result.output;
+  EXPECT_TRUE(CheckpointStore::verify(store.list()[0].folder).empty());
+}
+
+// The processes of a run, by the environment that its supervisor gave them.
+std::vector<pid_t> workers_of(const std::string& output_dir) {
+  std::vector<pid_t> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::ifstream line(entry.path() / "cmdline", std::ios::binary);
+    const std::string words{std::istreambuf_iterator<char>(line), {}};
+    std::ifstream environment(entry.path() / "environ", std::ios::binary);
+    const std::string variables{std::istreambuf_iterator<char>(environment), {}};
+    if (words.find(output_dir) != std::string::npos && variables.find("CONVOY_RANK=") != std::string::npos)
+      found.push_back(std::stoi(name));
+  }
+  return found;
+}
+
+TEST_F(Ranks, KilledRanksAreRestartedAndNothingIsLost) {
+  const std::vector<std::string> settings = {"--max_steps", "400", "--save_steps", "5", "--save_total_limit", "3",
+                                             "--logging_steps", "50", "--zero_stage", "2", "--max_restarts", "1000"};
+  const std::string undisturbed = folder_ / "undisturbed";
+  ASSERT_EQ(run_convoy(on(2, undisturbed, settings)).status, 0);
+  const std::string disturbed = folder_ / "disturbed";
+  BackgroundRun run(on(2, disturbed, settings), folder_ / "log.txt");
+  std::mt19937 random(4);
+  int kills = 0;
+  const auto begin = std::chrono::steady_clock::now();
+  while (!std::filesystem::exists(disturbed + "/model.safetensors") && kills < 50 &&
+         std::chrono::steady_clock::now() - begin < std::chrono::seconds(120)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100 + random() % 300));
+    const std::vector<pid_t> workers = workers_of(disturbed);
+    if (!workers.empty() && ::kill(workers[random() % workers.size()], SIGKILL) == 0) ++kills;
+  }
+  const Result result = run.wait();
+  EXPECT_EQ(result.status, 0) << result.output.substr(result.output.size() > 3000 ? result.output.size() - 3000 : 0);
+  EXPECT_GE(kills, 5);
+  EXPECT_THAT(result.output, HasSubstr("was killed by signal 9"));
+  EXPECT_TRUE(weights(disturbed) == weights(undisturbed)) << "after " << kills << " kills";
+  for (const CheckpointInfo& info : CheckpointStore(disturbed).list())
+    EXPECT_TRUE(CheckpointStore::verify(info.folder).empty()) << info.folder;
+  RecordProperty("kills", kills);
+}
+
+TEST_F(Ranks, AHungRankEndsTheRunInTime) {
+  BackgroundRun run(on(2, folder_ / "run", {"--max_steps", "100000", "--timeout", "2", "--save_strategy", "no"}),
+                    folder_ / "log.txt");
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  const std::vector<pid_t> workers = workers_of(folder_ / "run");
+  ASSERT_EQ(workers.size(), 2u);
+  ::kill(workers[1], SIGSTOP);
+  const auto begin = std::chrono::steady_clock::now();
+  const Result result = run.wait();
+  EXPECT_EQ(result.status, 138) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("made no progress"));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(15));
+  EXPECT_TRUE(workers_of(folder_ / "run").empty());
+}
+
+TEST_F(Ranks, WorkersDieWithTheirSupervisor) {
+  BackgroundRun run(on(2, folder_ / "run", {"--max_steps", "100000", "--save_strategy", "no"}), folder_ / "log.txt");
+  std::this_thread::sleep_for(std::chrono::milliseconds(1000));
+  ASSERT_EQ(workers_of(folder_ / "run").size(), 2u);
+  run.signal(SIGKILL);
+  run.wait();
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  EXPECT_TRUE(workers_of(folder_ / "run").empty());
+}
+
+TEST_F(Ranks, AnElasticRunGoesOnWithFewerRanks) {
+  const std::vector<std::string> settings = {"--max_steps", "300", "--save_steps", "5", "--logging_steps", "50",
+                                             "--zero_stage", "3", "--max_restarts", "3", "--elastic", "1:2"};
+  const std::string undisturbed = folder_ / "undisturbed";
+  ASSERT_EQ(run_convoy(on(2, undisturbed, settings)).status, 0);
+  BackgroundRun run(on(2, folder_ / "run", settings), folder_ / "log.txt");
+  while (CheckpointStore(folder_ / "run").list().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const std::vector<pid_t> workers = workers_of(folder_ / "run");
+  ASSERT_EQ(workers.size(), 2u);
+  ::kill(workers[1], SIGKILL);
+  const Result result = run.wait();
+  EXPECT_EQ(result.status, 0) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("starting again"));
+  EXPECT_TRUE(weights(folder_ / "run") == weights(undisturbed));
+}
+
+TEST_F(Ranks, PlanSaysTheMemoryOfEveryRank) {
+  std::vector<std::string> line = on(4, folder_ / "run", {"--zero_stage", "3"});
+  line[0] = "plan";
+  const Result plan = run_convoy(line);
+  ASSERT_EQ(plan.status, 0) << plan.output;
+  for (const char* rank : {"rank 0\n", "rank 1\n", "rank 2\n", "rank 3\n"}) EXPECT_THAT(plan.output, HasSubstr(rank));
+}
+
+// The users' files as they are, with tiny models.
+TEST_F(Ranks, DeepSpeedFilesRunUnchanged) {
+  const std::string files = std::string(CONVOY_SOURCE_DIR) + "/examples/deepspeed/";
+  const auto deepspeed = [&](const std::string& file, int ranks, const std::string& output) {
+    std::vector<std::string> line = {"train", "--from_scratch", "--model_config", model_config(), "--tokenizer",
+                                     testing::golden("tokenizers/gpt2"), "--train_files", data(), "--seq_length", "16",
+                                     "--max_steps", "4", "--logging_steps", "1", "--save_strategy", "no", "--threads", "1",
+                                     "--output_dir", folder_ / output, "--cache_dir", folder_ / "cache", "--deepspeed",
+                                     files + file, "--num_processes", std::to_string(ranks)};
+    return run_convoy(line);
+  };
+  const Result asr = deepspeed("glm_asr_zero2.json", 2, "asr");
+  EXPECT_EQ(asr.status, 0) << asr.output;
+  EXPECT_THAT(asr.output, HasSubstr("background_streaming"));
+  EXPECT_THAT(asr.output, HasSubstr("ZeRO stage 2"));
+  const Result zero2 = deepspeed("glm4_zero2.json", 4, "zero2");
+  EXPECT_EQ(zero2.status, 0) << zero2.output;
+  const Result zero3 = deepspeed("glm4_zero3_pipeline.json", 4, "zero3");
+  EXPECT_EQ(zero3.status, 0) << zero3.output;
+  EXPECT_THAT(zero3.output, HasSubstr("ZeRO stage 3"));
+  const Result wrong = deepspeed("glm4_zero2.json", 2, "wrong");
+  EXPECT_EQ(wrong.status, 2) << wrong.output;
+  EXPECT_THAT(wrong.output, HasSubstr("Check batch related parameters"));
+  EXPECT_THAT(wrong.output, HasSubstr("these values fit 4 ranks"));
+}
+
+}  // namespace
+}  // namespace convoy
