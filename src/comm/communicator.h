@@ -6,8 +6,10 @@
 // or made no progress within the timeout is an error of status peer-lost that names it.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -87,6 +89,11 @@ class Communicator {
   virtual void abort(const std::string& reason) = 0;
 
   virtual const Traffic& traffic() const = 0;
+
+  // Hears when operations ran, in the thread that ran them.
+  using OperationObserver = std::function<void(const char* operation, std::chrono::steady_clock::time_point begin,
+                                               std::chrono::steady_clock::time_point end, std::uint64_t bytes)>;
+  virtual void set_observer(OperationObserver /*observer*/) {}
 };
 
 // The only rank of its group: copies, and nothing to wait for.

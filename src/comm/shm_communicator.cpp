@@ -45,24 +45,24 @@ class ShmCommunicator final : public Communicator {
   std::string name() const override { return "shm"; }
 
   Ticket start_reduce_scatter(DType dtype, std::span<const ScatterPiece> pieces) override {
-    return queue_.start([this, dtype, pieces] { run_reduce_scatter(dtype, pieces); });
+    return queue_.start([this, dtype, pieces] { observed("reduce-scatter", [&] { run_reduce_scatter(dtype, pieces); }); });
   }
   Ticket start_all_gather(DType dtype, std::span<const GatherPiece> pieces) override {
-    return queue_.start([this, dtype, pieces] { run_all_gather(dtype, pieces); });
+    return queue_.start([this, dtype, pieces] { observed("all-gather", [&] { run_all_gather(dtype, pieces); }); });
   }
   Ticket start_all_reduce(DType dtype, std::span<const ReducePiece> pieces) override {
-    return queue_.start([this, dtype, pieces] { run_all_reduce(dtype, pieces); });
+    return queue_.start([this, dtype, pieces] { observed("all-reduce", [&] { run_all_reduce(dtype, pieces); }); });
   }
   void wait(Ticket ticket) override { traffic_.seconds_waiting += queue_.wait(ticket); }
 
   void reduce_scatter(DType dtype, std::span<const ScatterPiece> pieces) override {
-    direct([&] { run_reduce_scatter(dtype, pieces); });
+    direct([&] { observed("reduce-scatter", [&] { run_reduce_scatter(dtype, pieces); }); });
   }
   void all_gather(DType dtype, std::span<const GatherPiece> pieces) override {
-    direct([&] { run_all_gather(dtype, pieces); });
+    direct([&] { observed("all-gather", [&] { run_all_gather(dtype, pieces); }); });
   }
   void all_reduce(DType dtype, std::span<const ReducePiece> pieces) override {
-    direct([&] { run_all_reduce(dtype, pieces); });
+    direct([&] { observed("all-reduce", [&] { run_all_reduce(dtype, pieces); }); });
   }
   void broadcast(std::span<std::byte> bytes, int root) override;
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive) override;
@@ -78,6 +78,10 @@ class ShmCommunicator final : public Communicator {
   void progress() override { segment_.progress(); }
   void abort(const std::string& reason) override { segment_.abort(reason); }
   const Traffic& traffic() const override { return traffic_; }
+  void set_observer(OperationObserver observer) override {
+    queue_.wait_all();
+    observer_ = std::move(observer);
+  }
 
  private:
   // The half of a rank's scratch that belongs to a turn: a chunk of data and a chunk of sums. Turns are counted over all
@@ -101,6 +105,14 @@ class ShmCommunicator final : public Communicator {
     ++turn_;
   }
   template <typename Operation>
+  void observed(const char* name, const Operation& operation) {
+    if (!observer_) return operation();
+    const auto begin = std::chrono::steady_clock::now();
+    const std::uint64_t before = traffic_.total();
+    operation();
+    observer_(name, begin, std::chrono::steady_clock::now(), traffic_.total() - before);
+  }
+  template <typename Operation>
   void direct(const Operation& operation) {
     traffic_.seconds_waiting += queue_.wait_all();
     const double before = segment_.seconds_waited();
@@ -117,6 +129,7 @@ class ShmCommunicator final : public Communicator {
   ShmSegment segment_;
   AsyncQueue queue_;
   Traffic traffic_;
+  OperationObserver observer_;
   int splits_ = 0;
   std::size_t turn_ = 0;
   // Scratch of the operations, which run one at a time.

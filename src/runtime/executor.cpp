@@ -69,16 +69,32 @@ void Executor::run(std::size_t gradient_slot) {
   for (std::size_t i = 0; i < steps_.size(); ++i) {
     Step& step = steps_[i];
     if (communicator_ != nullptr) communicator_->progress();
-    if (!profiling_) {
+    if (profiling_ || timing_on_ || trace_ != nullptr) {
+      run_observed(i);
+    } else {
       step.kernel->run({step.inputs, step.outputs, arenas_.workspace()});
-      continue;
     }
-    const auto begin = std::chrono::steady_clock::now();
-    step.kernel->run({step.inputs, step.outputs, arenas_.workspace()});
-    device_.synchronize();
-    profile_[std::string(program_.instructions[i].op->name())] +=
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
+}
+
+void Executor::run_observed(std::size_t index) {
+  Step& step = steps_[index];
+  const Instruction& instruction = program_.instructions[index];
+  const auto begin = Trace::Clock::now();
+  step.kernel->run({step.inputs, step.outputs, arenas_.workspace()});
+  device_.synchronize();
+  const auto end = Trace::Clock::now();
+  const double seconds = std::chrono::duration<double>(end - begin).count();
+  if (profiling_) profile_[std::string(instruction.op->name())] += seconds;
+  if (trace_ != nullptr)
+    trace_->add(Trace::Lane::kCompute, instruction.op->name(), name_of(instruction.phase), begin, end);
+  if (!timing_on_) return;
+  if (dynamic_cast<const CollectiveOp*>(instruction.op.get()) != nullptr) {
+    timing_.waiting += seconds;
+    return;
+  }
+  double* const by_phase[] = {&timing_.forward, &timing_.backward, &timing_.recompute, &timing_.update};
+  *by_phase[static_cast<std::size_t>(instruction.phase)] += seconds;
 }
 
 }  // namespace convoy

@@ -3,10 +3,12 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/communicator.h"
 #include "runtime/arenas.h"
+#include "runtime/trace.h"
 
 namespace convoy {
 
@@ -24,6 +26,16 @@ class Executor {
   std::size_t high_water(Role role) const { return high_water_[static_cast<std::size_t>(role)]; }
   std::size_t workspace_high_water() const { return workspace_high_water_; }
 
+  // Where the time goes: waits for communication apart from the phase that they are in.
+  struct Timing {
+    double forward = 0, backward = 0, recompute = 0, update = 0, waiting = 0;
+  };
+  // Both for the runs from now on; null and false switch them off.
+  void set_trace(Trace* trace) { trace_ = trace; }
+  void set_timing(bool on) { timing_on_ = on; }
+  // What was spent since the last call.
+  Timing take_timing() { return std::exchange(timing_, {}); }
+
   // Seconds spent per operation name since profiling was switched on.
   void set_profiling(bool on) { profiling_ = on; }
   const std::map<std::string, double>& profile() const { return profile_; }
@@ -34,6 +46,7 @@ class Executor {
     std::vector<std::byte*> inputs, outputs;
   };
   void bind(std::size_t gradient_slot);
+  void run_observed(std::size_t index);
 
   Device& device_;
   const Program& program_;
@@ -44,6 +57,9 @@ class Executor {
   std::array<std::size_t, kRoleCount> high_water_{};
   std::size_t workspace_high_water_ = 0;
   bool profiling_ = false;
+  Trace* trace_ = nullptr;
+  bool timing_on_ = false;
+  Timing timing_;
   std::map<std::string, double> profile_;
 };
 

@@ -160,6 +160,35 @@ LossTotals Engine::evaluate(const BatchView& batch) {
   return read_statistics(eval_->program());
 }
 
+std::vector<Executor*> Engine::executors() const {
+  std::vector<Executor*> all;
+  for (const auto* executor : {&micro_, &micro_accumulate_, &eval_, &reduce_, &update_}) {
+    if (*executor) all.push_back(executor->get());
+  }
+  return all;
+}
+
+void Engine::set_trace(Trace* trace) {
+  for (Executor* executor : executors()) executor->set_trace(trace);
+}
+
+void Engine::set_timing(bool on) {
+  for (Executor* executor : executors()) executor->set_timing(on);
+}
+
+Executor::Timing Engine::take_timing() {
+  Executor::Timing sum;
+  for (Executor* executor : executors()) {
+    const Executor::Timing part = executor->take_timing();
+    sum.forward += part.forward;
+    sum.backward += part.backward;
+    sum.recompute += part.recompute;
+    sum.update += part.update;
+    sum.waiting += part.waiting;
+  }
+  return sum;
+}
+
 std::vector<std::byte> Engine::gradient(std::size_t parameter) const {
   return store_.read(Role::kGradient, owned_name(shape_, model_.parameters()[parameter].name));
 }

@@ -51,6 +51,11 @@ class Engine {
   // The gradient of a parameter summed so far in the first slot (tests).
   std::vector<std::byte> gradient(std::size_t parameter) const;
 
+  // Observation of the instructions; see Executor.
+  void set_trace(Trace* trace);
+  void set_timing(bool on);
+  Executor::Timing take_timing();
+
   const Model& model() const { return model_; }
   const TrainShape& shape() const { return shape_; }
   const ProgramSet& programs() const { return programs_; }
@@ -62,6 +67,7 @@ class Engine {
   void put(const char* name, std::span<const std::byte> bytes);
   void copy_batch(const BatchView& batch);
   void set_scalar_input(const char* name, double value);
+  std::vector<Executor*> executors() const;
   void merge_top();
   void merge_complete();
   LossTotals read_statistics(const Program& program) const;

@@ -100,6 +100,8 @@ TrainerOptions trainer_options(const RunConfig& config, const Counts& counts, co
   if (config.save_total_limit) options.save_total_limit = static_cast<int>(*config.save_total_limit);
   options.save_only_model = config.save_only_model;
   options.save_beside = config.async_save;
+  options.timing = config.wall_clock_breakdown;
+  if (config.trace) options.trace = *config.trace;
   options.version = version;
   options.data_seed = data.loading.seed;
   options.data_fingerprint = data.fingerprint();
@@ -122,6 +124,7 @@ RunObserver::Settings observer_settings(const RunConfig& config, const Counts& c
   settings.eval_every = options.eval_every;
   settings.save_every = options.save_every;
   settings.memory_bytes = engine.programs().sizes.total();
+  settings.ranks = engine.shape().zero.world;
   settings.flops_per_token = engine.programs().micro.cost().flops / static_cast<double>(engine.shape().tokens());
   return settings;
 }

@@ -99,14 +99,43 @@ void RunObserver::on_step(const StepResult& result) {
   report.loss = due ? loss_sum_ / static_cast<double>(steps_since_log_) : result.loss;
   report.tokens_per_second = static_cast<double>(tokens_since_log_) / log_seconds_;
   progress_->update(report, seconds());
+  print_details(result, due);
   if (!due) return;
   LogRecord record = {
       {"loss", report.loss},   {"grad_norm", result.gradient_norm}, {"learning_rate", result.learning_rate},
       {"epoch", result.epoch}, {"accuracy", result.accuracy},       {"tokens_per_second", report.tokens_per_second}};
+  if (result.loss_scale) {
+    record.emplace_back("loss_scale", *result.loss_scale);
+    record.emplace_back("skipped_steps", result.skipped_steps);
+  }
+  if (settings_.ranks > 1) {
+    record.emplace_back("slowest_rank", std::int64_t{result.slowest_rank});
+    record.emplace_back("slowest_rank_seconds", result.slowest_seconds);
+    record.emplace_back("fastest_rank_seconds", result.fastest_seconds);
+    record.emplace_back("longest_wait_seconds", result.longest_wait);
+  }
   if (config_.include_num_input_tokens_seen) record.emplace_back("num_input_tokens_seen", result.tokens_seen);
   log(record, result.step);
   loss_sum_ = log_seconds_ = 0;
   steps_since_log_ = tokens_since_log_ = 0;
+}
+
+void RunObserver::print_details(const StepResult& result, bool due) {
+  if (config_.steps_per_print && result.step % *config_.steps_per_print == 0) {
+    progress_->message(fmt::format("step={}, skipped={}, lr=[{:g}], mom=[[{:g}, {:g}]]{}", result.step,
+                                   result.skipped_steps, result.learning_rate, config_.adam_beta1, config_.adam_beta2,
+                                   result.loss_scale ? fmt::format(", loss scale {:g}", *result.loss_scale) : ""));
+  }
+  if (!due || !result.timing) return;
+  const Executor::Timing& time = *result.timing;
+  std::string line = fmt::format("time (ms) | fwd: {:.2f} | bwd: {:.2f} | recompute: {:.2f} | step: {:.2f} | whole: {:.2f}",
+                                 1e3 * time.forward, 1e3 * time.backward, 1e3 * time.recompute, 1e3 * time.update,
+                                 1e3 * result.seconds);
+  if (settings_.ranks > 1) {
+    line += fmt::format(" | waiting for others: {:.2f} | slowest rank {}: {:.2f}, fastest: {:.2f}", 1e3 * time.waiting,
+                        result.slowest_rank, 1e3 * result.slowest_seconds, 1e3 * result.fastest_seconds);
+  }
+  progress_->message(line);
 }
 
 void RunObserver::on_evaluation(const EvaluationResult& result) {

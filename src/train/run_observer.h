@@ -23,6 +23,7 @@ class RunObserver final : public TrainingObserver {
     bool log_each_epoch = false, log_nothing = false, log_first = false;
     std::size_t memory_bytes = 0;
     double flops_per_token = 0;
+    int ranks = 1;
   };
   RunObserver(const RunConfig& config, const Settings& settings, std::optional<std::int64_t> resumed_step);
 
@@ -39,6 +40,7 @@ class RunObserver final : public TrainingObserver {
 
  private:
   void log(const LogRecord& record, std::int64_t step);
+  void print_details(const StepResult& result, bool due);
   double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count(); }
 
   const RunConfig& config_;

@@ -13,6 +13,7 @@ namespace convoy {
 namespace {
 
 constexpr std::int64_t kMostSkippedInARow = 10;
+constexpr std::int64_t kTracedSteps = 5;
 
 std::atomic<int> stop_signal = 0;
 void remember_signal(int number) {
@@ -160,6 +161,8 @@ StepResult Trainer::train_step() {
   report.skipped = update.skipped;
   report.tokens = step->global_tokens;
   report.tokens_seen = state_.data.tokens_seen;
+  report.skipped_steps = state_.skipped_steps;
+  if (options_.timing) report.timing = engine_.take_timing();
   report.seconds = watch.seconds();
   return report;
 }
@@ -222,6 +225,27 @@ bool Trainer::should_stop_early() const {
   return options_.early_stopping_patience > 0 && evaluations_without_progress_ >= options_.early_stopping_patience;
 }
 
+void Trainer::start_trace() {
+  if (options_.trace.empty()) return;
+  trace_ = std::make_unique<Trace>(communicator_ == nullptr ? 0 : communicator_->rank());
+  engine_.set_trace(trace_.get());
+  if (communicator_ == nullptr) return;
+  communicator_->set_observer([this](const char* operation, auto begin, auto end, std::uint64_t bytes) {
+    trace_->add(Trace::Lane::kCommunication, operation, "communication", begin, end, bytes);
+  });
+}
+
+void Trainer::end_trace() {
+  if (!trace_) return;
+  engine_.set_trace(nullptr);
+  if (communicator_ != nullptr) communicator_->set_observer(nullptr);
+  std::filesystem::path path = options_.trace;
+  if (communicator_ != nullptr && communicator_->rank() > 0)
+    path.replace_extension(fmt::format("rank{}{}", communicator_->rank(), path.extension().string()));
+  trace_->write(path);
+  trace_.reset();
+}
+
 // Hears of the checkpoint under way when it is written, or waits for it.
 void Trainer::finish_save(bool wait) {
   if (wait) saver_.wait();
@@ -264,8 +288,12 @@ int Trainer::run() {
   state_.data.fingerprint = options_.data_fingerprint;
   loader_ = training_({state_.data.epoch, state_.data.position, state_.data.samples_seen});
   if (options_.eval_first && evaluation_ != nullptr && state_.step == 0) evaluate_now();
+  start_trace();
+  engine_.set_timing(options_.timing);
+  const std::int64_t traced_to = state_.step + kTracedSteps;
   while (state_.step < options_.max_steps) {
     const StepResult report = train_step();
+    if (state_.step == traced_to) end_trace();
     finish_save(false);
     observer_.on_step(report);
     check_numbers(report);
@@ -292,6 +320,7 @@ int Trainer::run() {
       break;
     }
   }
+  end_trace();
   finish_save(true);
   if (skipped_in_a_row_ > 0) {
     throw numerics_error(fmt::format("the run ended in {} steps whose gradients were not finite", skipped_in_a_row_))

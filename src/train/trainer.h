@@ -29,6 +29,8 @@ struct StepResult {
   double seconds = 0;       // of the step
   std::int64_t tokens_seen = 0;
   std::optional<double> loss_scale;  // fp16: the one used
+  std::int64_t skipped_steps = 0;    // so far
+  std::optional<Executor::Timing> timing;  // wall_clock_breakdown
   // Several ranks: the time that the slowest one computed and that the one which waited longest waited.
   int slowest_rank = 0;
   double slowest_seconds = 0, fastest_seconds = 0, longest_wait = 0;
@@ -77,6 +79,8 @@ struct TrainerOptions {
   std::optional<int> save_total_limit;
   bool save_only_model = false;
   bool save_beside = true;  // write checkpoints while training goes on
+  bool timing = false;      // wall_clock_breakdown
+  std::filesystem::path trace;  // empty: none
   std::filesystem::path carry_from;
 };
 
@@ -105,6 +109,8 @@ class Trainer {
   void evaluate_now();
   void save_now();
   void finish_save(bool wait);
+  void start_trace();
+  void end_trace();
   int ranks() const { return communicator_ == nullptr ? 1 : communicator_->size(); }
   bool should_stop_early() const;
   double epoch_position() const;
@@ -122,6 +128,7 @@ class Trainer {
   TrainingObserver& observer_;
   Communicator* const communicator_;
   CheckpointSaver saver_;
+  std::unique_ptr<Trace> trace_;
   TrainingState state_;
   bool epoch_ended_ = false;
   int signal_ = 0;  // that some rank received

@@ -35,9 +35,11 @@ class Ranks : public testing::TinyRun {
   std::string weights(const std::string& run) const { return read_file(run + "/model.safetensors"); }
   static std::vector<double> losses(const std::string& run) {
     std::vector<double> all;
-    for (const Json& entry : read_json(run + "/trainer_state.json")["log_history"]) {
+    const Json state = read_json(run + "/trainer_state.json");
+    for (const Json& entry : state["log_history"]) {
       if (entry.contains("loss")) all.push_back(entry["loss"]);
     }
+    EXPECT_EQ(all.size(), 12u);
     return all;
   }
 };
@@ -188,6 +190,54 @@ TEST_F(Ranks, AnElasticRunGoesOnWithFewerRanks) {
   EXPECT_EQ(result.status, 0) << result.output;
   EXPECT_THAT(result.output, HasSubstr("starting again"));
   EXPECT_TRUE(weights(folder_ / "run") == weights(undisturbed));
+}
+
+TEST_F(Ranks, ExportWritesAPlainFolder) {
+  const std::string run = folder_ / "run";
+  ASSERT_EQ(run_convoy(on(4, run, {"--zero_stage", "3", "--dtype", "bf16"})).status, 0);
+  const Result same = run_convoy({"export", run, "--output", folder_ / "same"});
+  ASSERT_EQ(same.status, 0) << same.output;
+  EXPECT_TRUE(weights(folder_ / "same") == read_file(run + "/checkpoint-12/model.safetensors"));
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "same/tokenizer.json"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "same/optimizer-00001-of-00004.safetensors"));
+  // From the master weights, in several files: rounding them gives the stored weights.
+  const Result wide = run_convoy({"export", run + "/checkpoint-12", "--output", folder_ / "wide", "--dtype", "f32",
+                                  "--max_shard_size", "0.0002"});
+  ASSERT_EQ(wide.status, 0) << wide.output;
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "wide/model.safetensors.index.json"));
+  const Result back = run_convoy({"generate", folder_ / "wide", "--prompt", "The cat", "--max_new_tokens", "4", "--greedy"});
+  EXPECT_EQ(back.status, 0) << back.output;
+  EXPECT_EQ(run_convoy({"export", run, "--output", run + "/checkpoint-12"}).status, 2);
+  EXPECT_EQ(run_convoy({"export", folder_ / "nothing", "--output", folder_ / "out"}).status, 2);
+}
+
+TEST_F(Ranks, TheTraceShowsCommunicationBesideComputation) {
+  const std::string trace = folder_ / "trace.json";
+  const Result run = run_convoy(on(2, folder_ / "run", {"--zero_stage", "2", "--trace", trace, "--seq_length", "64"}));
+  ASSERT_EQ(run.status, 0) << run.output;
+  bool beside = false;
+  for (const std::string& path : {trace, folder_ / "trace.rank1.json"}) {
+    struct Span {
+      double begin, end;
+    };
+    std::vector<Span> compute, communication;
+    const Json file = read_json(path);
+    for (const Json& event : file["traceEvents"]) {
+      if (event["ph"] != "X") continue;
+      const Span span{event["ts"], event["ts"].get<double>() + event["dur"].get<double>()};
+      const std::string name = event["name"];
+      if (event["cat"] == "communication") {
+        communication.push_back(span);
+      } else if (name != "wait" && name != "reduce_scatter") {
+        compute.push_back(span);
+      }
+    }
+    EXPECT_FALSE(communication.empty());
+    for (const Span& a : communication) {
+      for (const Span& b : compute) beside = beside || (a.begin < b.end && b.begin < a.end);
+    }
+  }
+  EXPECT_TRUE(beside);
 }
 
 TEST_F(Ranks, PlanSaysTheMemoryOfEveryRank) {

@@ -4,11 +4,13 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "base/hash.h"
 #include "base/parallel.h"
 #include "base/random.h"
 #include "cpu/cpu_device.h"
+#include "plan/memory_report.h"
 #include "support/ranks.h"
 #include "train/rank_sums.h"
 #include "train/tiny_model.h"
@@ -86,7 +88,7 @@ std::string train_on(const Case& what, int ranks) {
 }
 
 TEST(Layouts, EveryStageAndWorldGivesTheBitsOfOneRank) {
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     Case what;
     what.shape = small_shape();
     what.shape.dtype = dtype;
@@ -127,6 +129,122 @@ TEST(Layouts, RandomLayoutsGiveTheBitsOfOneRank) {
     EXPECT_EQ(train_on(what, ranks), alone)
         << what.family << " stage " << what.shape.zero.stage << " ranks " << ranks << " micro-batches "
         << what.micro_batches << " recompute " << static_cast<int>(what.shape.recompute);
+  }
+}
+
+// What all ranks together send in one step of `accumulation` micro-batches each, as the communicators count it.
+Traffic traffic_of(int ranks, int stage, std::int64_t accumulation, DType dtype, std::int64_t* elements) {
+  const auto model = make_model(tiny_config("llama"), "test");
+  *elements = model->parameter_count();
+  Traffic sum;
+  const auto values = run_healthy_ranks(ranks, [&](Communicator& c) {
+    set_threads(1);
+    CpuDevice device;
+    TrainShape shape = small_shape();
+    shape.dtype = dtype;
+    shape.accumulation = accumulation;
+    shape.eval_rows = 0;
+    shape.zero.stage = stage;
+    shape.zero.world = c.size();
+    shape.zero.rank = c.rank();
+    shape.zero.max_reuse_distance = 0;  // stage 3: gather for the forward and again for the backward pass
+    Engine engine(device, *model, shape, &c);
+    engine.store().initialize(5);
+    const auto batch = random_batch(shape.rows, shape.seq, kVocab, c.rank());
+    const Traffic before = c.traffic();
+    for (std::int64_t i = 0; i < accumulation; ++i) engine.micro_step(batch.view(), 0.01);
+    engine.update(1e-3, 1);
+    const Traffic after = c.traffic();
+    return fmt::format("{} {} {}", after.reduce_scatter - before.reduce_scatter, after.all_gather - before.all_gather,
+                       after.all_reduce - before.all_reduce);
+  });
+  for (const std::string& value : values) {
+    std::uint64_t a = 0, b = 0, d = 0;
+    std::istringstream(value) >> a >> b >> d;
+    sum.reduce_scatter += a;
+    sum.all_gather += b;
+    sum.all_reduce += d;
+  }
+  return sum;
+}
+
+TEST(Communication, VolumeFollowsTheFormulas) {
+  for (const int ranks : {2, 4}) {
+    for (const std::int64_t accumulation : {1, 4}) {
+      std::int64_t elements = 0;
+      const auto others = static_cast<std::uint64_t>(ranks - 1);
+      const auto steps = static_cast<std::uint64_t>(accumulation);
+      // All ranks together: each tensor goes (n-1)/n times from each of n ranks.
+      const Traffic plain = traffic_of(ranks, 0, accumulation, DType::kF32, &elements);
+      const auto gradients = static_cast<std::uint64_t>(elements) * 4;
+      EXPECT_EQ(plain.all_reduce, 2 * others * gradients) << "once a step, however many micro-batches";
+      EXPECT_EQ(plain.reduce_scatter + plain.all_gather, 0u);
+      const Traffic one = traffic_of(ranks, 1, accumulation, DType::kBF16, &elements);
+      EXPECT_EQ(one.reduce_scatter, others * gradients);
+      EXPECT_EQ(one.all_gather, others * gradients / 2) << "the weights, in bf16";
+      const Traffic two = traffic_of(ranks, 2, accumulation, DType::kF32, &elements);
+      EXPECT_EQ(two.reduce_scatter, others * gradients * steps) << "each micro-batch";
+      EXPECT_EQ(two.all_gather, others * gradients);
+      const Traffic three = traffic_of(ranks, 3, accumulation, DType::kF32, &elements);
+      EXPECT_EQ(three.reduce_scatter, others * gradients * steps);
+      // Forward and backward, but what is used around the turn of the two is gathered once.
+      EXPECT_GT(three.all_gather, others * gradients * steps);
+      EXPECT_LE(three.all_gather, 2 * others * gradients * steps);
+    }
+  }
+}
+
+TEST(Memory, EveryRankTakesExactlyWhatIsPlanned) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (int stage = 0; stage <= 3; ++stage) {
+      for (const std::int64_t threshold : {0, 1000}) {
+        const auto results = run_healthy_ranks(3, [&](Communicator& c) {
+          set_threads(1);
+          const auto model = make_model(tiny_config("qwen3"), "test");
+          TrainShape shape = small_shape();
+          shape.dtype = dtype;
+          shape.accumulation = 2;
+          shape.zero.stage = stage;
+          shape.zero.world = c.size();
+          shape.zero.rank = c.rank();
+          shape.zero.persistence_threshold = threshold;
+          CpuDevice planner;
+          const ProgramSet set = make_programs(*model, shape, planner);
+          const MemoryReport report = memory_report(set.sizes, set.activation_lower_bound);
+          CpuDevice device;
+          Engine engine(device, *model, shape, &c);
+          engine.store().initialize(5);
+          const auto batch = random_batch(shape.rows, shape.seq, kVocab, c.rank());
+          for (int i = 0; i < 2; ++i) engine.micro_step(batch.view(), 0.01);
+          engine.update(1e-3, 1);
+          engine.evaluate(batch.view());
+          return planner.memory().peak == 0 && device.memory().peak == report.total && report.total > 0
+                     ? std::string("exact")
+                     : fmt::format("planned {}, taken {}", report.total, device.memory().peak);
+        });
+        for (const std::string& result : results)
+          EXPECT_EQ(result, "exact") << name_of(dtype) << " stage " << stage << " threshold " << threshold;
+      }
+    }
+  }
+}
+
+TEST(Memory, HigherStagesTakeLess) {
+  const auto model = make_model(tiny_config("llama"), "test");
+  std::size_t before = SIZE_MAX;
+  for (int stage = 0; stage <= 3; ++stage) {
+    TrainShape shape = small_shape();
+    shape.dtype = DType::kBF16;
+    shape.zero.stage = stage;
+    shape.zero.world = 4;
+    shape.zero.rank = 1;
+    shape.zero.max_reuse_distance = 0;
+    CpuDevice device;
+    const ArenaSizes sizes = make_programs(*model, shape, device).sizes;
+    const auto of = [&](Role role) { return sizes.bytes[static_cast<std::size_t>(role)]; };
+    const std::size_t persistent = of(Role::kWeight) + of(Role::kGradient) + of(Role::kMaster) + of(Role::kMoment);
+    EXPECT_LT(persistent, before) << "stage " << stage;
+    before = persistent;
   }
 }
 
