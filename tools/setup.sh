@@ -9,9 +9,10 @@ build_packages=(
   nlohmann-json3-dev libsimdjson-dev libyaml-cpp-dev libcli11-dev libspdlog-dev libfmt-dev
   libpcre2-dev libutf8proc-dev libsentencepiece-dev
   libzstd-dev zlib1g-dev libxxhash-dev
+  libcpp-httplib-dev libssl-dev libbrotli-dev
   libgtest-dev libgmock-dev
 )
-optional_packages=(ccache mold)
+optional_packages=(ccache mold libgloo-dev)
 case "${1:-}" in
   "") ;;
   --bench) build_packages+=(libbenchmark-dev) ;;
@@ -27,22 +28,31 @@ if ! command -v apt-get >/dev/null; then
   exit 0
 fi
 missing=()
-for package in "${build_packages[@]}" "${optional_packages[@]}"; do
+for package in "${build_packages[@]}"; do
   installed "$package" || missing+=("$package")
 done
-if [ ${#missing[@]} -eq 0 ]; then exit 0; fi
+wanted=()
+for package in "${optional_packages[@]}"; do
+  installed "$package" || wanted+=("$package")
+done
+if [ ${#missing[@]} -eq 0 ] && [ ${#wanted[@]} -eq 0 ]; then exit 0; fi
 
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
   if ! command -v sudo >/dev/null; then
-    echo "convoy: these packages are missing and there is no sudo to install them: ${missing[*]}" >&2
+    echo "convoy: these packages are missing and there is no sudo to install them: ${missing[*]} ${wanted[*]}" >&2
+    [ ${#missing[@]} -eq 0 ] && exit 0
     exit 1
   fi
   as_root=(sudo)
 fi
-echo "convoy: installing ${missing[*]}"
 export DEBIAN_FRONTEND=noninteractive
 "${as_root[@]}" apt-get update -qq
+for package in "${wanted[@]}"; do  # what this release does not have is done without
+  apt-cache show "$package" >/dev/null 2>&1 && missing+=("$package")
+done
+if [ ${#missing[@]} -eq 0 ]; then exit 0; fi
+echo "convoy: installing ${missing[*]}"
 if ! "${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}" >/tmp/convoy-setup.log 2>&1; then
   tail -20 /tmp/convoy-setup.log >&2
   exit 1

@@ -3,6 +3,9 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#ifdef CONVOY_HAVE_GLOO
+#include "comm/gloo_communicator.h"
+#endif
 #include "comm/shm_communicator.h"
 
 namespace convoy {
@@ -12,9 +15,13 @@ std::unique_ptr<Communicator> connect(const CommunicatorOptions& options) {
   if (options.rank < 0 || options.rank >= options.size)
     throw usage_error(fmt::format("rank {} of {} ranks", options.rank, options.size));
   if (options.local_size != options.size) {
-    throw usage_error(fmt::format("{} of {} ranks are on this host; ranks on several hosts are not connected yet",
+#ifdef CONVOY_HAVE_GLOO
+    return make_gloo_communicator(options);
+#else
+    throw usage_error(fmt::format("{} of {} ranks are on this host, and this build has no Gloo to reach the others",
                                   options.local_size, options.size))
-        .mend("start all ranks on one host");
+        .mend("build where libgloo-dev is installed, or start all ranks on one host");
+#endif
   }
   Hasher name;
   name.add(options.job);

@@ -92,15 +92,37 @@ TEST(TreeSum, AllCountsAgreeWithTheRule) {
   }
 }
 
-class Ranks : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Sizes, Ranks, ::testing::Values(1, 2, 3, 4, 8));
+struct Group {
+  int ranks;
+  bool across_hosts;
+};
+void PrintTo(const Group& group, std::ostream* out) {
+  *out << group.ranks << (group.across_hosts ? " hosts" : " ranks");
+}
+
+class Ranks : public ::testing::TestWithParam<Group> {
+ protected:
+  void SetUp() override {
+    if (GetParam().across_hosts && !testing::can_cross_hosts()) GTEST_SKIP() << "built without Gloo";
+  }
+  static int count() { return GetParam().ranks; }
+  static std::vector<std::string> run(const std::function<std::string(Communicator&)>& body) {
+    testing::Connection connection;
+    connection.across_hosts = GetParam().across_hosts;
+    return run_healthy_ranks(count(), body, connection);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(OneHost, Ranks,
+                         ::testing::Values(Group{1, false}, Group{2, false}, Group{3, false}, Group{4, false},
+                                           Group{8, false}));
+INSTANTIATE_TEST_SUITE_P(Hosts, Ranks, ::testing::Values(Group{2, true}, Group{3, true}, Group{4, true}));
 
 // Sizes around the small path, the chunk and its parts.
 const std::vector<std::int64_t> kCounts = {0, 1, 7, 1000, 4097, 300'001, 1'000'003};
 
 TEST_P(Ranks, AllReduceIsTheTreeSum) {
-  const int ranks = GetParam();
-  const auto results = run_healthy_ranks(ranks, [&](Communicator& c) {
+  const int ranks = count();
+  const auto results = run([&](Communicator& c) {
     std::string wrong;
     for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
       for (const std::int64_t count : kCounts) {
@@ -116,8 +138,8 @@ TEST_P(Ranks, AllReduceIsTheTreeSum) {
 }
 
 TEST_P(Ranks, ReduceScatterAndAllGatherOfManyPieces) {
-  const int ranks = GetParam();
-  const auto results = run_healthy_ranks(ranks, [&](Communicator& c) {
+  const int ranks = count();
+  const auto results = run([&](Communicator& c) {
     std::string wrong;
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       std::vector<std::vector<std::byte>> full, shards, gathered;
@@ -146,8 +168,8 @@ TEST_P(Ranks, ReduceScatterAndAllGatherOfManyPieces) {
 }
 
 TEST_P(Ranks, InPlaceForms) {
-  const int ranks = GetParam();
-  const auto results = run_healthy_ranks(ranks, [&](Communicator& c) {
+  const int ranks = count();
+  const auto results = run([&](Communicator& c) {
     const std::int64_t count = 700'001;
     const ShardCut cut = cut_evenly(count, 64, ranks);
     std::vector<std::byte> data = values_of(DType::kF32, c.rank(), count, 4);
@@ -162,8 +184,8 @@ TEST_P(Ranks, InPlaceForms) {
 }
 
 TEST_P(Ranks, StartedOperationsRunInOrder) {
-  const int ranks = GetParam();
-  const auto results = run_healthy_ranks(ranks, [&](Communicator& c) {
+  const int ranks = count();
+  const auto results = run([&](Communicator& c) {
     const std::int64_t count = 200'000;
     std::string wrong;
     std::vector<std::byte> a = values_of(DType::kF32, c.rank(), count, 5);
@@ -190,8 +212,8 @@ TEST_P(Ranks, StartedOperationsRunInOrder) {
 }
 
 TEST_P(Ranks, OtherOperations) {
-  const int ranks = GetParam();
-  const auto results = run_healthy_ranks(ranks, [&](Communicator& c) {
+  const int ranks = count();
+  const auto results = run([&](Communicator& c) {
     std::string wrong;
     for (const std::int64_t count : kCounts) {
       const int root = c.size() - 1;
@@ -226,6 +248,10 @@ TEST_P(Ranks, OtherOperations) {
 }
 
 TEST(Groups, SplitByColour) {
+  for (const bool across_hosts : {false, true}) {
+  if (across_hosts && !testing::can_cross_hosts()) break;
+  testing::Connection connection;
+  connection.across_hosts = across_hosts;
   const auto results = run_healthy_ranks(4, [&](Communicator& c) {
     const std::unique_ptr<Communicator> group = c.split(c.rank() % 2);
     double value = c.rank();
@@ -233,8 +259,9 @@ TEST(Groups, SplitByColour) {
     group->all_reduce(DType::kF64, std::span(&piece, 1));
     c.barrier();
     return std::to_string(group->rank()) + "/" + std::to_string(group->size()) + " " + std::to_string(static_cast<int>(value));
-  });
+  }, connection);
   EXPECT_EQ(results, (std::vector<std::string>{"0/2 2", "0/2 4", "1/2 2", "1/2 4"}));
+  }
 }
 
 TEST(Groups, TrafficFollowsTheFormulas) {

@@ -72,7 +72,7 @@ TEST(Faults, AHungRankIsNamedAfterTheTimeout) {
         }
         return "no error";
       },
-      1.0);
+      testing::Connection{false, 1.0});
   EXPECT_EQ(results[0].value.rfind("in time: rank 1 made no progress", 0), 0u) << results[0].value;
 }
 
@@ -89,7 +89,7 @@ TEST(Faults, ARankThatGetsOnIsWaitedFor) {
         c.barrier();
         return "met";
       },
-      1.0);
+      testing::Connection{false, 1.0});
   for (const RankResult& result : results) EXPECT_EQ(result.value, "met") << result.failure;
 }
 
@@ -139,6 +139,63 @@ TEST(Faults, AFailureInTheBackgroundIsRethrownByWait) {
     return "no error";
   });
   EXPECT_NE(results[0].failure.find("rank 1"), std::string::npos) << results[0].failure;
+}
+
+TEST(HostFaults, AKilledRankIsNamedWithinTheTimeout) {
+  if (!testing::can_cross_hosts()) GTEST_SKIP() << "built without Gloo";
+  for (const int victim : {1, 0}) {
+    const auto results = run_ranks(
+        3,
+        [&](Communicator& c) -> std::string {
+          std::thread killer;
+          if (c.rank() == victim) {
+            killer = std::thread([] {
+              std::this_thread::sleep_for(std::chrono::milliseconds(300));
+              ::kill(::getpid(), SIGKILL);
+            });
+          }
+          const auto begin = Clock::now();
+          try {
+            sum_for_ever(c);
+          } catch (const Error& error) {
+            EXPECT_EQ(error.status(), Status::kPeerLost);
+            const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+            return std::string(seconds < 8 ? "soon: " : "late: ") + error.what();
+          }
+          return "";
+        },
+        testing::Connection{true, 2.0});
+    for (int r = 0; r < 3; ++r) {
+      if (r == victim) continue;
+      const std::string& value = results[static_cast<std::size_t>(r)].value;
+      EXPECT_EQ(value.rfind("soon", 0), 0u) << value << results[static_cast<std::size_t>(r)].failure;
+      EXPECT_NE(value.find("rank " + std::to_string(victim)), std::string::npos) << value;
+    }
+  }
+}
+
+TEST(HostFaults, ARankThatGetsOnIsWaitedForAndAbortTellsTheReason) {
+  if (!testing::can_cross_hosts()) GTEST_SKIP() << "built without Gloo";
+  const auto results = run_ranks(
+      2,
+      [&](Communicator& c) -> std::string {
+        if (c.rank() == 1) {
+          for (int i = 0; i < 25; ++i) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(100));
+            c.progress();
+          }
+        }
+        c.barrier();
+        if (c.rank() == 1) {
+          c.abort("the disk is full");
+          std::this_thread::sleep_for(std::chrono::seconds(1));
+          return "";
+        }
+        c.barrier();
+        return "no error";
+      },
+      testing::Connection{true, 1.0});
+  EXPECT_NE(results[0].failure.find("rank 1 failed: the disk is full"), std::string::npos) << results[0].failure;
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
 #include "support/ranks.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -36,7 +38,7 @@ std::string read_all(int fd, double deadline_seconds, bool* timed_out) {
   }
 }
 
-[[noreturn]] void be_rank(int rank, int ranks, const std::string& job, double timeout, int out,
+[[noreturn]] void be_rank(int rank, int ranks, const std::string& job, const Connection& connection, int port, int out,
                           const std::function<std::string(Communicator&)>& body) {
   std::string text;
   try {
@@ -45,7 +47,14 @@ std::string read_all(int fd, double deadline_seconds, bool* timed_out) {
     options.rank = options.local_rank = rank;
     options.size = options.local_size = ranks;
     options.job = job;
-    options.timeout_seconds = timeout;
+    options.token = "secret of " + job;
+    options.timeout_seconds = connection.timeout_seconds;
+    if (connection.across_hosts) {
+      options.local_rank = 0;
+      options.local_size = 1;
+      options.master_port = port;
+      options.serve_rendezvous = rank == 0;
+    }
     const std::unique_ptr<Communicator> communicator = connect(options);
     text = "+" + body(*communicator);
   } catch (const std::exception& error) {
@@ -62,7 +71,8 @@ std::string read_all(int fd, double deadline_seconds, bool* timed_out) {
 }  // namespace
 
 std::vector<RankResult> run_ranks(int ranks, const std::function<std::string(Communicator&)>& body,
-                                  double timeout_seconds, double deadline_seconds) {
+                                  const Connection& connection, double deadline_seconds) {
+  const int port = connection.across_hosts ? free_port() : 0;
   const std::string job = fmt::format("test-{}-{}", ::getpid(), jobs++);
   std::vector<pid_t> processes;
   std::vector<int> pipes;
@@ -73,7 +83,7 @@ std::vector<RankResult> run_ranks(int ranks, const std::function<std::string(Com
     if (process == 0) {
       ::close(ends[0]);
       for (const int other : pipes) ::close(other);
-      be_rank(r, ranks, job, timeout_seconds, ends[1], body);
+      be_rank(r, ranks, job, connection, port, ends[1], body);
     }
     ::close(ends[1]);
     processes.push_back(process);
@@ -99,9 +109,29 @@ std::vector<RankResult> run_ranks(int ranks, const std::function<std::string(Com
   return results;
 }
 
-std::vector<std::string> run_healthy_ranks(int ranks, const std::function<std::string(Communicator&)>& body) {
+bool can_cross_hosts() {
+#ifdef CONVOY_HAVE_GLOO
+  return true;
+#else
+  return false;
+#endif
+}
+
+int free_port() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t length = sizeof(address);
+  ::bind(fd, reinterpret_cast<sockaddr*>(&address), length);
+  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
+  ::close(fd);
+  return ntohs(address.sin_port);
+}
+
+std::vector<std::string> run_healthy_ranks(int ranks, const std::function<std::string(Communicator&)>& body,
+                                           const Connection& connection) {
   std::vector<std::string> values;
-  for (const RankResult& result : run_ranks(ranks, body)) {
+  for (const RankResult& result : run_ranks(ranks, body, connection)) {
     EXPECT_TRUE(result.ended && result.failure.empty())
         << "rank " << values.size() << ": " << result.failure << " signal " << result.signal;
     values.push_back(result.value);

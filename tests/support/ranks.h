@@ -17,12 +17,22 @@ struct RankResult {
   std::string value;    // what the function returned
 };
 
+// How the ranks are connected.
+struct Connection {
+  bool across_hosts = false;  // as if each were on a host of its own
+  double timeout_seconds = 20;
+};
+
 // Forks `ranks` processes; each connects to the others and calls `body(communicator)`. Returns what became of each. All
 // are killed after `deadline_seconds`.
 std::vector<RankResult> run_ranks(int ranks, const std::function<std::string(Communicator&)>& body,
-                                  double timeout_seconds = 20, double deadline_seconds = 60);
+                                  const Connection& connection = {}, double deadline_seconds = 60);
 
 // The same where nothing may fail: the returned values. Failures are test failures.
-std::vector<std::string> run_healthy_ranks(int ranks, const std::function<std::string(Communicator&)>& body);
+std::vector<std::string> run_healthy_ranks(int ranks, const std::function<std::string(Communicator&)>& body,
+                                           const Connection& connection = {});
+// Whether this build can connect ranks across hosts.
+bool can_cross_hosts();
+int free_port();
 
 }  // namespace convoy::testing

@@ -1,0 +1,515 @@
+#include "comm/gloo_communicator.h"
+
+#include <fmt/format.h>
+#include <gloo/allgatherv.h>
+#include <gloo/alltoallv.h>
+#include <gloo/broadcast.h>
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/store.h>
+#include <gloo/transport/tcp/device.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "comm/async_queue.h"
+#include "comm/piece_stream.h"
+#include "comm/rendezvous.h"
+#include "comm/tree_sum.h"
+
+namespace convoy {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Far longer than any timeout of ours: the monitor decides who is lost, by signs of progress.
+constexpr std::chrono::hours kGlooTimeout{24};
+constexpr std::size_t kChunk = std::size_t{8} << 20;  // bytes under way at once
+
+// Gloo's store over our rendezvous.
+class GlooStore final : public gloo::rendezvous::Store {
+ public:
+  GlooStore(RendezvousClient& client, std::string prefix, double timeout)
+      : client_(client), prefix_(std::move(prefix)), timeout_(timeout) {}
+  void set(const std::string& key, const std::vector<char>& data) override {
+    client_.set(prefix_ + key, std::string(data.begin(), data.end()));
+  }
+  std::vector<char> get(const std::string& key) override {
+    const std::string value = client_.wait(prefix_ + key, timeout_);
+    return {value.begin(), value.end()};
+  }
+  void wait(const std::vector<std::string>& keys) override {
+    for (const std::string& key : keys) client_.wait(prefix_ + key, timeout_);
+  }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override { wait(keys); }
+
+ private:
+  RendezvousClient& client_;
+  const std::string prefix_;
+  const double timeout_;
+};
+
+// Posts this rank's signs of progress to the rendezvous and watches the others'. When one is lost it remembers the
+// reason and closes the connections, so that whatever waits in Gloo ends.
+class Monitor {
+ public:
+  Monitor(const CommunicatorOptions& options, std::string prefix)
+      : options_(options),
+        prefix_(std::move(prefix)),
+        client_(options.master_address, options.master_port, options.token),
+        seen_(static_cast<std::size_t>(options.size)) {}
+  ~Monitor() { stop(); }
+
+  void start(std::shared_ptr<gloo::Context> context) {
+    context_ = std::move(context);
+    thread_ = std::thread([this] { run(); });
+  }
+  void stop() {
+    {
+      const std::lock_guard guard(lock_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+  void progress() { ++progress_; }
+  // A rank that waits for others in an operation is not the one that holds things up.
+  void set_waiting(bool waits) {
+    waiting_ = waits;
+    ++progress_;
+  }
+  void abort(const std::string& reason) {
+    try {
+      client_.set(prefix_ + "abort", fmt::format("rank {} failed: {}", options_.rank, reason.substr(0, 2000)));
+    } catch (const Error&) {  // the others will see that this rank is gone
+    }
+  }
+  // Why the group is broken, or "".
+  std::string reason() {
+    const std::lock_guard guard(lock_);
+    return reason_;
+  }
+  // A failure of Gloo is often the first sign: gives the monitor the time to find out who is lost.
+  std::string reason_within(double seconds) {
+    std::unique_lock guard(lock_);
+    changed_.wait_for(guard, std::chrono::duration<double>(seconds), [this] { return !reason_.empty(); });
+    return reason_;
+  }
+
+ private:
+  struct Seen {
+    std::string value;
+    Clock::time_point since = Clock::now();
+  };
+
+  void run() {
+    const auto pause = std::chrono::duration<double>(std::clamp(options_.timeout_seconds / 10, 0.1, 1.0));
+    Clock::time_point answered = Clock::now();
+    std::unique_lock guard(lock_);
+    while (!stopping_ && reason_.empty()) {
+      guard.unlock();
+      std::string found;
+      try {
+        if (waiting_) ++progress_;
+        client_.set(prefix_ + "progress/" + std::to_string(options_.rank), std::to_string(progress_.load()));
+        found = look_around();
+        answered = Clock::now();
+      } catch (const Error& error) {
+        const double quiet = std::chrono::duration<double>(Clock::now() - answered).count();
+        if (quiet > options_.timeout_seconds) found = fmt::format("{} (rank 0 is lost)", error.message());
+      }
+      guard.lock();
+      if (!found.empty()) {
+        reason_ = found;
+        changed_.notify_all();
+        guard.unlock();
+        context_->closeConnections();
+        return;
+      }
+      changed_.wait_for(guard, pause, [this] { return stopping_; });
+    }
+  }
+
+  std::string look_around() {
+    if (const auto aborted = client_.get(prefix_ + "abort")) return *aborted;
+    for (int r = 0; r < options_.size; ++r) {
+      if (r == options_.rank) continue;
+      const std::string value = client_.get(prefix_ + "progress/" + std::to_string(r)).value_or("");
+      Seen& seen = seen_[static_cast<std::size_t>(r)];
+      if (value == "left") continue;
+      if (value != seen.value) {
+        seen = {value, Clock::now()};
+        continue;
+      }
+      const double quiet = std::chrono::duration<double>(Clock::now() - seen.since).count();
+      if (quiet > options_.timeout_seconds) return fmt::format("rank {} made no progress for {:.1f} s", r, quiet);
+    }
+    return "";
+  }
+
+  const CommunicatorOptions options_;
+  const std::string prefix_;
+  RendezvousClient client_;
+  std::vector<Seen> seen_;
+  std::shared_ptr<gloo::Context> context_;
+  std::atomic<std::uint64_t> progress_ = 1;
+  std::atomic<bool> waiting_ = false;
+  std::mutex lock_;
+  std::condition_variable changed_;
+  std::string reason_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+class GlooCommunicator final : public Communicator {
+ public:
+  GlooCommunicator(const CommunicatorOptions& options, std::string prefix)
+      : options_(options), prefix_(std::move(prefix)) {
+    if (options.serve_rendezvous) server_ = std::make_shared<RendezvousServer>(options.master_port, options.token, options.size);
+    open();
+  }
+  GlooCommunicator(const CommunicatorOptions& options, std::string prefix, std::shared_ptr<RendezvousServer> server)
+      : options_(options), prefix_(std::move(prefix)), server_(std::move(server)) {
+    open();
+  }
+  ~GlooCommunicator() override {
+    try {
+      client_->set(prefix_ + "progress/" + std::to_string(rank()), "left");
+      leave_together();
+    } catch (const std::exception&) {  // leaving a broken group
+    }
+    monitor_->stop();
+  }
+
+  int rank() const override { return options_.rank; }
+  int size() const override { return options_.size; }
+  std::string name() const override { return "gloo"; }
+
+  Ticket start_reduce_scatter(DType dtype, std::span<const ScatterPiece> pieces) override {
+    return queue_.start([this, dtype, pieces] { observed("reduce-scatter", [&] { run_reduce_scatter(dtype, pieces); }); });
+  }
+  Ticket start_all_gather(DType dtype, std::span<const GatherPiece> pieces) override {
+    return queue_.start([this, dtype, pieces] { observed("all-gather", [&] { run_all_gather(dtype, pieces); }); });
+  }
+  Ticket start_all_reduce(DType dtype, std::span<const ReducePiece> pieces) override {
+    return queue_.start([this, dtype, pieces] { observed("all-reduce", [&] { run_all_reduce(dtype, pieces); }); });
+  }
+  void wait(Ticket ticket) override { traffic_.seconds_waiting += queue_.wait(ticket); }
+  void reduce_scatter(DType dtype, std::span<const ScatterPiece> pieces) override {
+    direct([&] { observed("reduce-scatter", [&] { run_reduce_scatter(dtype, pieces); }); });
+  }
+  void all_gather(DType dtype, std::span<const GatherPiece> pieces) override {
+    direct([&] { observed("all-gather", [&] { run_all_gather(dtype, pieces); }); });
+  }
+  void all_reduce(DType dtype, std::span<const ReducePiece> pieces) override {
+    direct([&] { observed("all-reduce", [&] { run_all_reduce(dtype, pieces); }); });
+  }
+  void broadcast(std::span<std::byte> bytes, int root) override {
+    direct([&] {
+      if (bytes.empty()) return;
+      if (rank() == root) traffic_.broadcast += bytes.size() * static_cast<std::size_t>(size() - 1);
+      guarded([&] {
+        gloo::BroadcastOptions options(context_);
+        options.setRoot(root);
+        options.setTag(next_tag());
+        options.setOutput(reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size());
+        gloo::broadcast(options);
+      });
+    });
+  }
+  void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive) override {
+    check(send.size() == receive.size() && send.size() % static_cast<std::size_t>(size()) == 0,
+          "all_to_all: blocks of different sizes");
+    direct([&] {
+      const std::size_t block = send.size() / static_cast<std::size_t>(size());
+      traffic_.all_to_all += block * static_cast<std::size_t>(size() - 1);
+      const std::vector<std::int64_t> counts(static_cast<std::size_t>(size()), static_cast<std::int64_t>(block));
+      exchange(const_cast<std::byte*>(send.data()), counts, receive.data(), counts);
+    });
+  }
+  void send(std::span<const std::byte> bytes, int to) override {
+    check(to >= 0 && to < size() && to != rank(), "no such other rank to send to");
+    if (bytes.empty()) return;
+    direct([&] {
+      traffic_.point_to_point += bytes.size();
+      guarded([&] {
+        auto buffer = context_->createUnboundBuffer(const_cast<std::byte*>(bytes.data()), bytes.size());
+        buffer->send(to, mail_slot(rank(), to));
+        buffer->waitSend(kGlooTimeout);
+      });
+    });
+  }
+  void receive(std::span<std::byte> bytes, int from) override {
+    check(from >= 0 && from < size() && from != rank(), "no such other rank to receive from");
+    if (bytes.empty()) return;
+    direct([&] {
+      guarded([&] {
+        auto buffer = context_->createUnboundBuffer(bytes.data(), bytes.size());
+        buffer->recv(from, mail_slot(from, rank()));
+        buffer->waitRecv(kGlooTimeout);
+      });
+    });
+  }
+  void barrier() override {
+    std::vector<std::byte> mine(static_cast<std::size_t>(size())), theirs(mine.size());
+    all_to_all(mine, theirs);
+  }
+  std::unique_ptr<Communicator> split(int color) override;
+  void progress() override { monitor_->progress(); }
+  void abort(const std::string& reason) override { monitor_->abort(reason); }
+  const Traffic& traffic() const override { return traffic_; }
+  void set_observer(OperationObserver observer) override {
+    queue_.wait_all();
+    observer_ = std::move(observer);
+  }
+
+ private:
+  void open();
+  void leave_together();
+  std::uint32_t next_tag() { return ++tag_; }
+  std::uint64_t mail_slot(int from, int to) const {
+    return (std::uint64_t{1} << 40) + static_cast<std::uint64_t>(from * size() + to);
+  }
+  template <typename Operation>
+  void observed(const char* name, const Operation& operation) {
+    ++traffic_.operations;
+    if (!observer_) return operation();
+    const auto begin = Clock::now();
+    const std::uint64_t before = traffic_.total();
+    operation();
+    observer_(name, begin, Clock::now(), traffic_.total() - before);
+  }
+  template <typename Operation>
+  void direct(const Operation& operation) {
+    traffic_.seconds_waiting += queue_.wait_all();
+    operation();
+  }
+  // Turns Gloo's exceptions into errors that name the lost peer.
+  template <typename Operation>
+  void guarded(const Operation& operation) {
+    monitor_->set_waiting(true);
+    try {
+      operation();
+    } catch (const std::exception& failure) {
+      std::string reason = monitor_->reason_within(options_.timeout_seconds + 2);
+      if (reason.empty()) reason = fmt::format("a connection to another rank broke: {}", failure.what());
+      throw Error(Status::kPeerLost, reason).mend("its own error, if it gave one, says why");
+    }
+    monitor_->set_waiting(false);
+  }
+  // Sends counts[d] bytes to each rank d and receives as many as they send.
+  void exchange(std::byte* out, const std::vector<std::int64_t>& out_counts, std::byte* in,
+                const std::vector<std::int64_t>& in_counts) {
+    guarded([&] {
+      gloo::AlltoallvOptions options(context_);
+      options.setTag(next_tag());
+      options.setInput(reinterpret_cast<std::uint8_t*>(out), out_counts);
+      options.setOutput(reinterpret_cast<std::uint8_t*>(in), in_counts);
+      gloo::alltoallv(options);
+    });
+  }
+  void gather(std::byte* mine, std::int64_t count, std::byte* all, const std::vector<std::int64_t>& counts) {
+    guarded([&] {
+      gloo::AllgathervOptions options(context_);
+      options.setTag(next_tag());
+      options.setInput(reinterpret_cast<std::uint8_t*>(mine), static_cast<std::size_t>(count));
+      std::vector<std::size_t> sizes(counts.begin(), counts.end());
+      options.setOutput(reinterpret_cast<std::uint8_t*>(all), sizes);
+      gloo::allgatherv(options);
+    });
+  }
+
+  void run_reduce_scatter(DType dtype, std::span<const ScatterPiece> pieces);
+  void run_all_gather(DType dtype, std::span<const GatherPiece> pieces);
+  void run_all_reduce(DType dtype, std::span<const ReducePiece> pieces);
+
+  CommunicatorOptions options_;
+  const std::string prefix_;
+  std::shared_ptr<RendezvousServer> server_;
+  std::unique_ptr<RendezvousClient> client_;
+  std::unique_ptr<Monitor> monitor_;
+  std::shared_ptr<gloo::rendezvous::Context> context_;
+  AsyncQueue queue_;
+  Traffic traffic_;
+  OperationObserver observer_;
+  std::uint32_t tag_ = 0;
+  int splits_ = 0;
+  std::vector<std::byte> out_, in_;  // scratch, taken once
+  std::vector<PieceStream<const std::byte>> outgoing_;
+  std::vector<PieceStream<std::byte>> arriving_;
+  std::vector<const std::byte*> operands_;
+};
+
+void GlooCommunicator::open() {
+  client_ = std::make_unique<RendezvousClient>(options_.master_address, options_.master_port, options_.token);
+  client_->wait_for_server(options_.timeout_seconds);
+  monitor_ = std::make_unique<Monitor>(options_, prefix_);
+  gloo::transport::tcp::attr attributes;
+  attributes.hostname = options_.interface_address.empty() ? address_towards(options_.master_address, options_.master_port)
+                                                           : options_.interface_address;
+  try {
+    auto device = gloo::transport::tcp::CreateDevice(attributes);
+    context_ = std::make_shared<gloo::rendezvous::Context>(options_.rank, options_.size);
+    context_->setTimeout(std::chrono::milliseconds(static_cast<std::int64_t>(options_.timeout_seconds * 1000)));
+    GlooStore store(*client_, prefix_, options_.timeout_seconds);
+    context_->connectFullMesh(store, device);
+    context_->setTimeout(kGlooTimeout);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& failure) {
+    throw Error(Status::kPeerLost, fmt::format("rank {} cannot connect to all others: {}", rank(), failure.what()))
+        .mend("see that every host reaches every other one on all ports");
+  }
+  const auto ranks = static_cast<std::size_t>(size());
+  out_.resize(kChunk);
+  in_.resize(kChunk);
+  outgoing_.resize(ranks);
+  arriving_.resize(ranks);
+  operands_.resize(ranks);
+  monitor_->start(context_);
+}
+
+// The server goes last: others may still ask it.
+void GlooCommunicator::leave_together() {
+  client_->add(prefix_ + "left", 1);
+  if (!server_ || server_.use_count() > 1) return;
+  const auto deadline = Clock::now() + std::chrono::seconds(2);
+  while (client_->add(prefix_ + "left", 0) < size() && Clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+}
+
+void GlooCommunicator::run_reduce_scatter(DType dtype, std::span<const ScatterPiece> pieces) {
+  const std::size_t element = size_of(dtype);
+  const auto ranks = static_cast<std::size_t>(size());
+  const std::size_t region = kChunk / ranks / 64 * 64;
+  std::vector<std::size_t> left(ranks);
+  std::size_t longest = 0;
+  PieceStream<std::byte>& mine = arriving_[0];
+  mine.clear();
+  for (std::size_t d = 0; d < ranks; ++d) {
+    outgoing_[d].clear();
+    for (const ScatterPiece& piece : pieces) {
+      const int to = static_cast<int>(d);
+      outgoing_[d].add(piece.full + static_cast<std::size_t>(piece.cut.begin(to)) * element,
+                       static_cast<std::size_t>(piece.cut.length(to)) * element);
+    }
+    left[d] = outgoing_[d].bytes();
+    longest = std::max(longest, left[d]);
+    if (static_cast<int>(d) != rank()) traffic_.reduce_scatter += left[d];
+  }
+  for (const ScatterPiece& piece : pieces)
+    mine.add(piece.shard, static_cast<std::size_t>(piece.cut.length(rank())) * element);
+  const auto own = static_cast<std::size_t>(rank());
+  for (std::size_t at = 0; at == 0 || at < longest; at += region) {
+    std::vector<std::int64_t> out_counts(ranks), in_counts(ranks);
+    std::byte* place = out_.data();
+    for (std::size_t d = 0; d < ranks; ++d) {
+      const std::size_t count = outgoing_[d].copy_out(place, region);
+      out_counts[d] = static_cast<std::int64_t>(count);
+      place += count;
+    }
+    std::fill(in_counts.begin(), in_counts.end(), out_counts[own]);
+    exchange(out_.data(), out_counts, in_.data(), in_counts);
+    const auto count = static_cast<std::size_t>(out_counts[own]);
+    mine.take(count, [&](std::byte* to, std::size_t length, std::size_t from) {
+      for (std::size_t r = 0; r < ranks; ++r) operands_[r] = in_.data() + r * count + from;
+      tree_sum(dtype, operands_, to, static_cast<std::int64_t>(length / element));
+    });
+  }
+}
+
+void GlooCommunicator::run_all_gather(DType dtype, std::span<const GatherPiece> pieces) {
+  const std::size_t element = size_of(dtype);
+  const auto ranks = static_cast<std::size_t>(size());
+  const std::size_t region = kChunk / ranks / 64 * 64;
+  std::vector<std::size_t> left(ranks);
+  std::size_t longest = 0;
+  PieceStream<const std::byte>& mine = outgoing_[0];
+  mine.clear();
+  for (std::size_t r = 0; r < ranks; ++r) {
+    arriving_[r].clear();
+    for (const GatherPiece& piece : pieces) {
+      const int from = static_cast<int>(r);
+      const std::size_t length = static_cast<std::size_t>(piece.cut.length(from)) * element;
+      arriving_[r].add(piece.full + static_cast<std::size_t>(piece.cut.begin(from)) * element, length);
+      if (from == rank()) mine.add(piece.shard, length);
+    }
+    left[r] = arriving_[r].bytes();
+    longest = std::max(longest, left[r]);
+  }
+  traffic_.all_gather += mine.bytes() * (ranks - 1);
+  for (std::size_t at = 0; at == 0 || at < longest; at += region) {
+    std::vector<std::int64_t> counts(ranks);
+    for (std::size_t r = 0; r < ranks; ++r)
+      counts[r] = static_cast<std::int64_t>(std::min(region, left[r] > at ? left[r] - at : 0));
+    const std::size_t count = mine.copy_out(out_.data(), region);
+    gather(out_.data(), static_cast<std::int64_t>(count), in_.data(), counts);
+    const std::byte* place = in_.data();
+    for (std::size_t r = 0; r < ranks; ++r) {
+      arriving_[r].copy_in(place, static_cast<std::size_t>(counts[r]));
+      place += counts[r];
+    }
+  }
+}
+
+// Each rank sums a part of every chunk; then all get all parts.
+void GlooCommunicator::run_all_reduce(DType dtype, std::span<const ReducePiece> pieces) {
+  const std::size_t element = size_of(dtype);
+  const auto ranks = static_cast<std::size_t>(size());
+  PieceStream<const std::byte>& from = outgoing_[0];
+  PieceStream<std::byte>& to = arriving_[0];
+  from.clear();
+  to.clear();
+  for (const ReducePiece& piece : pieces) {
+    from.add(piece.data, static_cast<std::size_t>(piece.numel) * element);
+    to.add(piece.data, static_cast<std::size_t>(piece.numel) * element);
+  }
+  traffic_.all_reduce += 2 * from.bytes() * (ranks - 1) / ranks;
+  const auto own = static_cast<std::size_t>(rank());
+  for (std::size_t at = 0; at == 0 || at < to.bytes(); at += kChunk) {
+    const std::size_t bytes = from.copy_out(out_.data(), kChunk);
+    const ShardCut cut = cut_evenly(static_cast<std::int64_t>(bytes / element), 16, size());
+    std::vector<std::int64_t> counts(ranks);
+    for (std::size_t r = 0; r < ranks; ++r)
+      counts[r] = cut.length(static_cast<int>(r)) * static_cast<std::int64_t>(element);
+    const std::vector<std::int64_t> mine(ranks, counts[own]);
+    in_.resize(std::max(in_.size(), ranks * static_cast<std::size_t>(counts[own])));
+    exchange(out_.data(), counts, in_.data(), mine);
+    for (std::size_t r = 0; r < ranks; ++r) operands_[r] = in_.data() + r * static_cast<std::size_t>(counts[own]);
+    tree_sum(dtype, operands_, out_.data(), cut.length(rank()));
+    gather(out_.data(), counts[own], in_.data(), counts);
+    to.copy_in(in_.data(), bytes);
+  }
+}
+
+std::unique_ptr<Communicator> GlooCommunicator::split(int color) {
+  std::vector<double> colors(static_cast<std::size_t>(size()));
+  colors[static_cast<std::size_t>(rank())] = color;
+  const GatherPiece piece{reinterpret_cast<const std::byte*>(&colors[static_cast<std::size_t>(rank())]),
+                          reinterpret_cast<std::byte*>(colors.data()), {size(), 1}};
+  all_gather(DType::kF64, std::span(&piece, 1));
+  CommunicatorOptions group = options_;
+  group.rank = 0;
+  group.size = 0;
+  group.serve_rendezvous = false;
+  for (int r = 0; r < size(); ++r) {
+    if (static_cast<int>(colors[static_cast<std::size_t>(r)]) != color) continue;
+    if (r < rank()) ++group.rank;
+    ++group.size;
+  }
+  const std::string prefix = fmt::format("{}{}-{}/", prefix_, splits_++, color);
+  if (group.size == 1) return make_single_communicator();
+  return std::make_unique<GlooCommunicator>(group, prefix, server_);
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_gloo_communicator(const CommunicatorOptions& options) {
+  return std::make_unique<GlooCommunicator>(options, fmt::format("{}/", options.job));
+}
+
+}  // namespace convoy

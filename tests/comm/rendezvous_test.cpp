@@ -1,0 +1,67 @@
+#include "comm/rendezvous.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "base/error.h"
+
+namespace convoy {
+namespace {
+
+TEST(Rendezvous, SetsGetsWaitsAndCounts) {
+  RendezvousServer server(0, "secret");
+  RendezvousClient client("127.0.0.1", server.port(), "secret");
+  EXPECT_FALSE(client.get("a").has_value());
+  const std::string value("with \0 and \xff", 13);
+  client.set("a/b c&d=", value);
+  EXPECT_EQ(client.get("a/b c&d="), value);
+  EXPECT_EQ(client.add("n", 3), 3);
+  EXPECT_EQ(client.add("n", 4), 7);
+  std::thread later([&] {
+    RendezvousClient other("127.0.0.1", server.port(), "secret");
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    other.set("late", "here");
+  });
+  EXPECT_EQ(client.wait("late", 5), "here");
+  later.join();
+  EXPECT_THROW(client.wait("never", 0.1), Error);
+}
+
+TEST(Rendezvous, AStrangerCanNeitherReadNorWrite) {
+  RendezvousServer server(0, "secret");
+  RendezvousClient friendly("127.0.0.1", server.port(), "secret");
+  friendly.set("a", "1");
+  for (const std::string& token : {std::string(), std::string("secre"), std::string("secret "), std::string("Secret")}) {
+    RendezvousClient stranger("127.0.0.1", server.port(), token);
+    EXPECT_THROW(stranger.get("a"), Error) << token;
+    EXPECT_THROW(stranger.set("a", "2"), Error) << token;
+    EXPECT_THROW(stranger.add("n", 1), Error) << token;
+    EXPECT_THROW(stranger.wait_for_server(0.2), Error) << token;
+  }
+  EXPECT_EQ(friendly.get("a"), "1");
+  EXPECT_FALSE(friendly.get("n").has_value());
+}
+
+TEST(Rendezvous, RefusesWhatIsTooLarge) {
+  RendezvousServer server(0, "secret");
+  RendezvousClient client("127.0.0.1", server.port(), "secret");
+  EXPECT_THROW(client.set(std::string(300, 'k'), "v"), Error);
+  EXPECT_THROW(client.set("k", std::string(2 << 20, 'v')), Error);
+}
+
+TEST(Rendezvous, SaysThatThePortIsTakenAndThatNobodyAnswers) {
+  RendezvousServer server(0, "secret");
+  try {
+    RendezvousServer second(server.port(), "secret");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), Status::kUsage);
+    EXPECT_NE(std::string(error.what()).find("is in use"), std::string::npos);
+  }
+  RendezvousClient nobody("127.0.0.1", 1, "secret");
+  EXPECT_THROW(nobody.wait_for_server(0.2), Error);
+}
+
+}  // namespace
+}  // namespace convoy
