@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <unistd.h>
+
 #include <chrono>
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -238,6 +241,122 @@ TEST_F(Ranks, TheTraceShowsCommunicationBesideComputation) {
     }
   }
   EXPECT_TRUE(beside);
+}
+
+bool has_program(const std::string& name) {
+  return std::system(("command -v " + name + " >/dev/null 2>&1").c_str()) == 0;
+}
+
+TEST_F(Ranks, HostsOverSshGiveTheSameModel) {
+  // Each "host" is a shell of this machine; the ranks talk over TCP all the same.
+  const std::string ssh = folder_ / "ssh";
+  std::ofstream(ssh) << "#!/bin/sh\nshift\nexec sh -c \"$1\"\n";
+  std::filesystem::permissions(ssh, std::filesystem::perms::owner_all);
+  std::ofstream(folder_ / "hosts") << "host-a slots=1\nhost-b slots=1\n";
+  const std::string one = folder_ / "one";
+  ASSERT_EQ(run_convoy(on(1, one)).status, 0);
+  std::vector<std::string> line = {"launch", "--hostfile", folder_ / "hosts", "--ssh", ssh, "--master_addr", "127.0.0.1",
+                                   "--master_port", std::to_string(23000 + ::getpid() % 5000), "--"};
+  std::vector<std::string> train = on(2, folder_ / "two", {"--zero_stage", "2"});
+  line.insert(line.end(), train.begin(), train.end());
+  const Result run = run_convoy(line);
+  if (run.output.find("no Gloo") != std::string::npos) GTEST_SKIP() << "built without Gloo";
+  ASSERT_EQ(run.status, 0) << run.output;
+  EXPECT_TRUE(weights(folder_ / "two") == weights(one));
+  // A wrong setting ends the job on all hosts with its own status.
+  line.insert(line.end(), {"--learning_rate", "1e38", "--max_grad_norm", "0", "--output_dir", folder_ / "three"});
+  EXPECT_EQ(run_convoy(line).status, 7);
+}
+
+TEST_F(Ranks, MpirunStartsRanks) {
+  if (!has_program("mpirun")) GTEST_SKIP() << "no mpirun";
+  const std::string one = folder_ / "one";
+  ASSERT_EQ(run_convoy(on(1, one)).status, 0);
+  std::string line = "mpirun --allow-run-as-root --oversubscribe -n 2 " + std::string(CONVOY_PROGRAM);
+  for (const std::string& word : on(2, folder_ / "two", {"--zero_stage", "1"})) {
+    if (word != "--num_processes") line += " '" + word + "'";
+    if (word == "--num_processes") line += " --timeout 30 --num_processes";
+  }
+  const std::string log = folder_ / "mpi.txt";
+  ASSERT_EQ(std::system((line + " >" + log + " 2>&1").c_str()), 0) << read_file(log);
+  EXPECT_TRUE(weights(folder_ / "two") == weights(one));
+}
+
+// Two network namespaces joined by a cable, as two hosts; removed with the object.
+class TwoHosts {
+ public:
+  explicit TwoHosts(std::string folder) : folder_(std::move(folder)), name_("cv" + std::to_string(::getpid() % 100000)) {
+    const std::string a = name_ + "a";
+    const std::string b = name_ + "b";
+    possible_ = ::geteuid() == 0 && shell("ip netns add " + a + " && ip netns add " + b + " && ip link add " + a +
+                                          " netns " + a + " type veth peer name " + b + " netns " + b);
+    for (const auto& [host, address] : {std::pair{a, "10.77.0.1/24"}, std::pair{b, "10.77.0.2/24"}}) {
+      possible_ = possible_ && shell("ip -n " + host + " addr add " + address + " dev " + host + " && ip -n " + host +
+                                     " link set " + host + " up && ip -n " + host + " link set lo up");
+    }
+  }
+  ~TwoHosts() {
+    shell("ip netns del " + name_ + "a");
+    shell("ip netns del " + name_ + "b");
+  }
+  TwoHosts(const TwoHosts&) = delete;
+  TwoHosts& operator=(const TwoHosts&) = delete;
+  bool possible() const { return possible_; }
+  void cut() const { shell("ip -n " + name_ + "a link set " + name_ + "a down"); }
+
+  // Starts one rank on each host in the background, as torchrun would; then finish() waits.
+  void start(const std::vector<std::string>& words, int port) const {
+    for (int rank = 0; rank < 2; ++rank) {
+      std::string line = "(timeout -s KILL 60 ip netns exec " + name_ + (rank == 0 ? "a" : "b") + " env RANK=" +
+                         std::to_string(rank) + " WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_ADDR=10.77.0.1 " +
+                         "CONVOY_JOB_TOKEN=secret MASTER_PORT=" + std::to_string(port) + " " + CONVOY_PROGRAM;
+      for (const std::string& word : words) line += " '" + word + "'";
+      shell(line + "; echo $? > " + status_file(rank) + ") >" + output_file(rank) + " 2>&1 &");
+    }
+  }
+  std::vector<Result> finish() const {
+    std::vector<Result> results;
+    for (int rank = 0; rank < 2; ++rank) {
+      while (!std::filesystem::exists(status_file(rank)) || read_file(status_file(rank)).empty())
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      results.push_back({std::stoi(read_file(status_file(rank))), read_file(output_file(rank))});
+      std::filesystem::remove(status_file(rank));
+    }
+    return results;
+  }
+
+ private:
+  static bool shell(const std::string& line) { return std::system(("{ " + line + "; } 2>/dev/null").c_str()) == 0; }
+  std::string status_file(int rank) const { return folder_ + "/status" + std::to_string(rank); }
+  std::string output_file(int rank) const { return folder_ + "/output" + std::to_string(rank); }
+  const std::string folder_, name_;
+  bool possible_ = false;
+};
+
+TEST_F(Ranks, TwoHostsTrainTogetherAndACutCableIsNoticed) {
+  const TwoHosts hosts(folder_.path().string());
+  if (!hosts.possible()) GTEST_SKIP() << "no network namespaces for this user";
+  const std::string one = folder_ / "one";
+  ASSERT_EQ(run_convoy(on(1, one)).status, 0);
+  hosts.start(on(2, folder_ / "two", {"--zero_stage", "2"}), 29777);
+  for (const Result& result : hosts.finish()) {
+    if (result.output.find("no Gloo") != std::string::npos) GTEST_SKIP() << "built without Gloo";
+    EXPECT_EQ(result.status, 0) << result.output;
+  }
+  EXPECT_TRUE(weights(folder_ / "two") == weights(one));
+  hosts.start(on(2, folder_ / "cut", {"--max_steps", "100000", "--save_strategy", "no", "--timeout", "3",
+                                      "--logging_steps", "1000"}),
+              29778);
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+  hosts.cut();
+  const auto begin = std::chrono::steady_clock::now();
+  const std::vector<Result> results = hosts.finish();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(15));
+  for (int rank = 0; rank < 2; ++rank) {
+    const Result& result = results[static_cast<std::size_t>(rank)];
+    EXPECT_EQ(result.status, 138) << result.output;
+    EXPECT_THAT(result.output, HasSubstr("rank " + std::to_string(1 - rank))) << "names the peer";
+  }
 }
 
 TEST_F(Ranks, PlanSaysTheMemoryOfEveryRank) {
