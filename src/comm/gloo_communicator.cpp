@@ -1,16 +1,17 @@
 #include "comm/gloo_communicator.h"
 
 #include <fmt/format.h>
-#include <gloo/allgatherv.h>
-#include <gloo/alltoallv.h>
-#include <gloo/broadcast.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
 
 #include <atomic>
 #include <condition_variable>
+#include <cstring>
 #include <mutex>
+#include <numeric>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -54,7 +55,7 @@ class GlooStore final : public gloo::rendezvous::Store {
 };
 
 // Posts this rank's signs of progress to the rendezvous and watches the others'. When one is lost it remembers the
-// reason and closes the connections, so that whatever waits in Gloo ends.
+// reason and ends whatever waits in Gloo.
 class Monitor {
  public:
   Monitor(const CommunicatorOptions& options, std::string prefix)
@@ -64,8 +65,7 @@ class Monitor {
         seen_(static_cast<std::size_t>(options.size)) {}
   ~Monitor() { stop(); }
 
-  void start(std::shared_ptr<gloo::Context> context) {
-    context_ = std::move(context);
+  void start() {
     thread_ = std::thread([this] { run(); });
   }
   void stop() {
@@ -87,6 +87,12 @@ class Monitor {
       client_.set(prefix_ + "abort", fmt::format("rank {} failed: {}", options_.rank, reason.substr(0, 2000)));
     } catch (const Error&) {  // the others will see that this rank is gone
     }
+  }
+  // The buffers that this rank waits for, to be ended when the group breaks; null: none.
+  void watch(gloo::transport::UnboundBuffer* out, gloo::transport::UnboundBuffer* in) {
+    const std::lock_guard guard(lock_);
+    out_ = out;
+    in_ = in;
   }
   // Why the group is broken, or "".
   std::string reason() {
@@ -126,8 +132,8 @@ class Monitor {
       if (!found.empty()) {
         reason_ = found;
         changed_.notify_all();
-        guard.unlock();
-        context_->closeConnections();
+        if (in_ != nullptr) in_->abortWaitRecv();
+        if (out_ != nullptr) out_->abortWaitSend();
         return;
       }
       changed_.wait_for(guard, pause, [this] { return stopping_; });
@@ -155,7 +161,7 @@ class Monitor {
   const std::string prefix_;
   RendezvousClient client_;
   std::vector<Seen> seen_;
-  std::shared_ptr<gloo::Context> context_;
+  gloo::transport::UnboundBuffer *out_ = nullptr, *in_ = nullptr;
   std::atomic<std::uint64_t> progress_ = 1;
   std::atomic<bool> waiting_ = false;
   std::mutex lock_;
@@ -212,13 +218,15 @@ class GlooCommunicator final : public Communicator {
     direct([&] {
       if (bytes.empty()) return;
       if (rank() == root) traffic_.broadcast += bytes.size() * static_cast<std::size_t>(size() - 1);
-      guarded([&] {
-        gloo::BroadcastOptions options(context_);
-        options.setRoot(root);
-        options.setTag(next_tag());
-        options.setOutput(reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size());
-        gloo::broadcast(options);
-      });
+      Transfer transfer(*this, bytes, bytes);
+      if (rank() == root) {
+        for (int r = 0; r < size(); ++r) {
+          if (r != root) transfer.send(r, 0, bytes.size());
+        }
+      } else {
+        transfer.receive(root, 0, bytes.size());
+      }
+      transfer.finish();
     });
   }
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive) override {
@@ -228,7 +236,7 @@ class GlooCommunicator final : public Communicator {
       const std::size_t block = send.size() / static_cast<std::size_t>(size());
       traffic_.all_to_all += block * static_cast<std::size_t>(size() - 1);
       const std::vector<std::int64_t> counts(static_cast<std::size_t>(size()), static_cast<std::int64_t>(block));
-      exchange(const_cast<std::byte*>(send.data()), counts, receive.data(), counts);
+      exchange(send.data(), counts, receive.data(), counts);
     });
   }
   void send(std::span<const std::byte> bytes, int to) override {
@@ -236,22 +244,18 @@ class GlooCommunicator final : public Communicator {
     if (bytes.empty()) return;
     direct([&] {
       traffic_.point_to_point += bytes.size();
-      guarded([&] {
-        auto buffer = context_->createUnboundBuffer(const_cast<std::byte*>(bytes.data()), bytes.size());
-        buffer->send(to, mail_slot(rank(), to));
-        buffer->waitSend(kGlooTimeout);
-      });
+      Transfer transfer(*this, bytes, {}, mail_slot(rank(), to));
+      transfer.send(to, 0, bytes.size());
+      transfer.finish();
     });
   }
   void receive(std::span<std::byte> bytes, int from) override {
     check(from >= 0 && from < size() && from != rank(), "no such other rank to receive from");
     if (bytes.empty()) return;
     direct([&] {
-      guarded([&] {
-        auto buffer = context_->createUnboundBuffer(bytes.data(), bytes.size());
-        buffer->recv(from, mail_slot(from, rank()));
-        buffer->waitRecv(kGlooTimeout);
-      });
+      Transfer transfer(*this, {}, bytes, mail_slot(from, rank()));
+      transfer.receive(from, 0, bytes.size());
+      transfer.finish();
     });
   }
   void barrier() override {
@@ -270,7 +274,6 @@ class GlooCommunicator final : public Communicator {
  private:
   void open();
   void leave_together();
-  std::uint32_t next_tag() { return ++tag_; }
   std::uint64_t mail_slot(int from, int to) const {
     return (std::uint64_t{1} << 40) + static_cast<std::uint64_t>(from * size() + to);
   }
@@ -288,39 +291,99 @@ class GlooCommunicator final : public Communicator {
     traffic_.seconds_waiting += queue_.wait_all();
     operation();
   }
-  // Turns Gloo's exceptions into errors that name the lost peer.
-  template <typename Operation>
-  void guarded(const Operation& operation) {
-    monitor_->set_waiting(true);
-    try {
-      operation();
-    } catch (const std::exception& failure) {
-      std::string reason = monitor_->reason_within(options_.timeout_seconds + 2);
-      if (reason.empty()) reason = fmt::format("a connection to another rank broke: {}", failure.what());
-      throw Error(Status::kPeerLost, reason).mend("its own error, if it gave one, says why");
+  // Messages between this rank and others over two buffers. The monitor can end its waiting.
+  class Transfer {
+   public:
+    Transfer(GlooCommunicator& group, std::span<const std::byte> out, std::span<std::byte> in, std::uint64_t slot = 0)
+        : group_(group), slot_(slot != 0 ? slot : ++group.slot_) {
+      group_.monitor_->set_waiting(true);
+      if (!out.empty()) out_ = group.context_->createUnboundBuffer(const_cast<std::byte*>(out.data()), out.size());
+      if (!in.empty()) in_ = group.context_->createUnboundBuffer(in.data(), in.size());
+      group_.monitor_->watch(out_.get(), in_.get());
     }
-    monitor_->set_waiting(false);
+    ~Transfer() {
+      group_.monitor_->watch(nullptr, nullptr);
+      group_.monitor_->set_waiting(false);
+    }
+    Transfer(const Transfer&) = delete;
+    Transfer& operator=(const Transfer&) = delete;
+    void send(int to, std::size_t at, std::size_t bytes) {
+      if (bytes == 0) return;
+      attempt([&] { out_->send(to, slot_, at, bytes); });
+      ++sends_;
+    }
+    void receive(int from, std::size_t at, std::size_t bytes) {
+      if (bytes == 0) return;
+      attempt([&] { in_->recv(from, slot_, at, bytes); });
+      ++receives_;
+    }
+    // Waits for all of them.
+    void finish() {
+      attempt([&] {
+        bool done = true;
+        for (; receives_ > 0 && done; --receives_) done = in_->waitRecv(kGlooTimeout);
+        for (; sends_ > 0 && done; --sends_) done = out_->waitSend(kGlooTimeout);
+        if (!done) throw std::runtime_error("the wait was ended");
+      });
+    }
+
+   private:
+    // Turns Gloo's exceptions into errors that name the lost peer.
+    template <typename Operation>
+    void attempt(const Operation& operation) {
+      if (const std::string reason = group_.monitor_->reason(); !reason.empty()) throw Error(Status::kPeerLost, reason);
+      try {
+        operation();
+      } catch (const std::exception& failure) {
+        std::string reason = group_.monitor_->reason_within(group_.options_.timeout_seconds + 2);
+        if (reason.empty()) reason = fmt::format("a connection to another rank broke: {}", failure.what());
+        throw Error(Status::kPeerLost, reason).mend("its own error, if it gave one, says why");
+      }
+    }
+    GlooCommunicator& group_;
+    const std::uint64_t slot_;
+    std::unique_ptr<gloo::transport::UnboundBuffer> out_, in_;
+    int sends_ = 0, receives_ = 0;
+  };
+
+  static std::size_t total(const std::vector<std::int64_t>& counts) {
+    return static_cast<std::size_t>(std::accumulate(counts.begin(), counts.end(), std::int64_t{0}));
   }
-  // Sends counts[d] bytes to each rank d and receives as many as they send.
-  void exchange(std::byte* out, const std::vector<std::int64_t>& out_counts, std::byte* in,
+  // Sends out_counts[d] bytes to each rank d and receives in_counts[r] from each rank r; both lie in the order of ranks.
+  void exchange(const std::byte* out, const std::vector<std::int64_t>& out_counts, std::byte* in,
                 const std::vector<std::int64_t>& in_counts) {
-    guarded([&] {
-      gloo::AlltoallvOptions options(context_);
-      options.setTag(next_tag());
-      options.setInput(reinterpret_cast<std::uint8_t*>(out), out_counts);
-      options.setOutput(reinterpret_cast<std::uint8_t*>(in), in_counts);
-      gloo::alltoallv(options);
-    });
+    Transfer transfer(*this, {out, total(out_counts)}, {in, total(in_counts)});
+    std::size_t out_at = 0;
+    std::size_t in_at = 0;
+    for (int r = 0; r < size(); ++r) {
+      const auto sends = static_cast<std::size_t>(out_counts[static_cast<std::size_t>(r)]);
+      const auto receives = static_cast<std::size_t>(in_counts[static_cast<std::size_t>(r)]);
+      if (r == rank()) {
+        if (sends > 0) std::memcpy(in + in_at, out + out_at, sends);
+      } else {
+        transfer.receive(r, in_at, receives);
+        transfer.send(r, out_at, sends);
+      }
+      out_at += sends;
+      in_at += receives;
+    }
+    transfer.finish();
   }
-  void gather(std::byte* mine, std::int64_t count, std::byte* all, const std::vector<std::int64_t>& counts) {
-    guarded([&] {
-      gloo::AllgathervOptions options(context_);
-      options.setTag(next_tag());
-      options.setInput(reinterpret_cast<std::uint8_t*>(mine), static_cast<std::size_t>(count));
-      std::vector<std::size_t> sizes(counts.begin(), counts.end());
-      options.setOutput(reinterpret_cast<std::uint8_t*>(all), sizes);
-      gloo::allgatherv(options);
-    });
+  // Sends `count` bytes to every rank and receives counts[r] from each.
+  void gather(const std::byte* mine, std::size_t count, std::byte* all, const std::vector<std::int64_t>& counts) {
+    Transfer transfer(*this, {mine, count}, {all, total(counts)});
+    std::size_t at = 0;
+    for (int r = 0; r < size(); ++r) {
+      const auto receives = static_cast<std::size_t>(counts[static_cast<std::size_t>(r)]);
+      if (r == rank()) {
+        if (count > 0) std::memcpy(all + at, mine, count);
+      } else {
+        transfer.receive(r, at, receives);
+        transfer.send(r, 0, count);
+      }
+      at += receives;
+    }
+    transfer.finish();
   }
 
   void run_reduce_scatter(DType dtype, std::span<const ScatterPiece> pieces);
@@ -336,7 +399,7 @@ class GlooCommunicator final : public Communicator {
   AsyncQueue queue_;
   Traffic traffic_;
   OperationObserver observer_;
-  std::uint32_t tag_ = 0;
+  std::uint64_t slot_ = 0;  // of the messages: operations run one at a time, in one order on all ranks
   int splits_ = 0;
   std::vector<std::byte> out_, in_;  // scratch, taken once
   std::vector<PieceStream<const std::byte>> outgoing_;
@@ -370,7 +433,7 @@ void GlooCommunicator::open() {
   outgoing_.resize(ranks);
   arriving_.resize(ranks);
   operands_.resize(ranks);
-  monitor_->start(context_);
+  monitor_->start();
 }
 
 // The server goes last: others may still ask it.
@@ -447,7 +510,7 @@ void GlooCommunicator::run_all_gather(DType dtype, std::span<const GatherPiece> 
     for (std::size_t r = 0; r < ranks; ++r)
       counts[r] = static_cast<std::int64_t>(std::min(region, left[r] > at ? left[r] - at : 0));
     const std::size_t count = mine.copy_out(out_.data(), region);
-    gather(out_.data(), static_cast<std::int64_t>(count), in_.data(), counts);
+    gather(out_.data(), count, in_.data(), counts);
     const std::byte* place = in_.data();
     for (std::size_t r = 0; r < ranks; ++r) {
       arriving_[r].copy_in(place, static_cast<std::size_t>(counts[r]));
@@ -481,7 +544,7 @@ void GlooCommunicator::run_all_reduce(DType dtype, std::span<const ReducePiece> 
     exchange(out_.data(), counts, in_.data(), mine);
     for (std::size_t r = 0; r < ranks; ++r) operands_[r] = in_.data() + r * static_cast<std::size_t>(counts[own]);
     tree_sum(dtype, operands_, out_.data(), cut.length(rank()));
-    gather(out_.data(), counts[own], in_.data(), counts);
+    gather(out_.data(), static_cast<std::size_t>(counts[own]), in_.data(), counts);
     to.copy_in(in_.data(), bytes);
   }
 }

@@ -131,8 +131,8 @@ struct RendezvousClient::State {
     client.set_keep_alive(true);
     client.set_tcp_nodelay(true);
     client.set_connection_timeout(2);
-    client.set_read_timeout(5);
-    client.set_write_timeout(5);
+    client.set_read_timeout(2);
+    client.set_write_timeout(2);
   }
   const std::string where;
   httplib::Client client;

@@ -32,26 +32,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kPeerLostStatus = static_cast<int>(Status::kPeerLost);
 
-int free_port() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  const bool found = fd >= 0 && ::bind(fd, reinterpret_cast<sockaddr*>(&address), length) == 0 &&
-                     ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0;
-  if (fd >= 0) ::close(fd);
-  if (!found) throw storage_error("no free port on this machine");
-  return ntohs(address.sin_port);
-}
-
-std::string random_word() {
-  std::random_device device;  // /dev/urandom
-  std::string word;
-  for (int i = 0; i < 4; ++i) word += fmt::format("{:08x}", device());
-  return word;
-}
-
 // How often the kernel has killed a process of this control group for want of memory.
 std::int64_t out_of_memory_kills() {
   std::ifstream own("/proc/self/cgroup");
@@ -104,37 +84,12 @@ struct Outcome {
   std::string reason;
 };
 
-// One attempt: all ranks from their start to their end.
+// One attempt: all processes from their start to their end.
 class Attempt {
  public:
-  Attempt(const SupervisorOptions& options, const SignalDescriptor& signals, int ranks, int restart,
-          const std::vector<std::string>& words)
+  Attempt(const JobOptions& options, const SignalDescriptor& signals, const std::vector<WorkerProcess::Start>& starts)
       : options_(options), signals_(signals), kills_before_(out_of_memory_kills()) {
-    const std::string job = options.job.empty() ? random_word() : fmt::format("{}-{}", options.job, restart);
-    const std::string token = options.token.empty() ? random_word() : options.token;
-    const int port = options.master_port != 0 ? options.master_port : free_port();
-    const int world = options.world_size != 0 ? options.world_size : ranks;
-    for (int local = 0; local < ranks; ++local) {
-      WorkerProcess::Start start;
-      start.program = options.program;
-      start.words = words;
-      start.rank = options.first_rank + local;
-      start.speaks = start.rank == 0;
-      if (!options.log_dir.empty()) start.log = options.log_dir / fmt::format("rank-{}.log", start.rank);
-      start.environment = {{"CONVOY_RANK", std::to_string(start.rank)},
-                           {"CONVOY_WORLD_SIZE", std::to_string(world)},
-                           {"CONVOY_LOCAL_RANK", std::to_string(local)},
-                           {"CONVOY_LOCAL_SIZE", std::to_string(ranks)},
-                           {"CONVOY_NODE", std::to_string(options.node)},
-                           {"CONVOY_MASTER_ADDRESS", options.master_address},
-                           {"CONVOY_MASTER_PORT", std::to_string(port)},
-                           {"CONVOY_JOB", job},
-                           {"CONVOY_JOB_TOKEN", token},
-                           {"CONVOY_RESTART_COUNT", std::to_string(restart)}};
-      // Threads that spin while they wait take the cores from other ranks.
-      if (std::getenv("OMP_WAIT_POLICY") == nullptr) start.environment.emplace_back("OMP_WAIT_POLICY", "passive");
-      workers_.push_back(std::make_unique<WorkerProcess>(start));
-    }
+    for (const WorkerProcess::Start& start : starts) workers_.push_back(std::make_unique<WorkerProcess>(start));
   }
 
   Outcome run() {
@@ -215,20 +170,20 @@ class Attempt {
     outcome_.status = worker->status();
     if (outcome_.asked_to_stop != 0) return outcome_;
     if (worker->signal() == SIGKILL && out_of_memory_kills() > kills_before_) {
-      outcome_.reason = fmt::format("rank {} was killed: out of memory; see what takes less with: convoy plan", worker->rank());
+      outcome_.reason = fmt::format("{} was killed: out of memory; see what takes less with: convoy plan", worker->name());
     } else if (worker->signal() != 0) {
-      outcome_.reason = fmt::format("rank {} was killed by signal {} ({})", worker->rank(), worker->signal(),
+      outcome_.reason = fmt::format("{} was killed by signal {} ({})", worker->name(), worker->signal(),
                                     ::strsignal(worker->signal()));
     } else {
       std::string words = worker->last_words();
       if (words.starts_with("convoy: ")) words.erase(0, 8);
-      outcome_.reason = fmt::format("rank {} ended with status {}{}", worker->rank(), worker->status(),
+      outcome_.reason = fmt::format("{} ended with status {}{}", worker->name(), worker->status(),
                                     words.empty() ? "" : ": " + words);
     }
     return outcome_;
   }
 
-  const SupervisorOptions& options_;
+  const JobOptions& options_;
   const SignalDescriptor& signals_;
   const std::int64_t kills_before_;
   std::vector<std::unique_ptr<WorkerProcess>> workers_;
@@ -240,27 +195,79 @@ class Attempt {
 
 }  // namespace
 
-int supervise(const SupervisorOptions& options, const WorkerWords& words) {
+int free_port() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  const bool found = fd >= 0 && ::bind(fd, reinterpret_cast<sockaddr*>(&address), length) == 0 &&
+                     ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0;
+  if (fd >= 0) ::close(fd);
+  if (!found) throw storage_error("no free port on this machine");
+  return ntohs(address.sin_port);
+}
+
+std::string random_word() {
+  std::random_device device;  // /dev/urandom
+  std::string word;
+  for (int i = 0; i < 4; ++i) word += fmt::format("{:08x}", device());
+  return word;
+}
+
+int run_job(const JobOptions& options, const MakeProcesses& processes) {
   const SignalDescriptor signals;
-  if (!options.log_dir.empty()) std::filesystem::create_directories(options.log_dir);
   int ranks = options.ranks;
   for (int restart = 0;; ++restart) {
-    std::optional<std::vector<std::string>> these = words(restart, ranks);
+    std::optional<std::vector<WorkerProcess::Start>> these = processes(restart, ranks);
     // Fewer ranks, if the job can be cut so.
-    while (!these && options.least_ranks > 0 && ranks > options.least_ranks) these = words(restart, --ranks);
+    while (!these && options.least_ranks > 0 && ranks > options.least_ranks) these = processes(restart, --ranks);
     if (!these) throw usage_error(fmt::format("the job cannot run on {} ranks", ranks));
-    const Outcome outcome = Attempt(options, signals, ranks, restart, *these).run();
+    const Outcome outcome = Attempt(options, signals, *these).run();
     if (outcome.status == 0) return 0;
-    if (outcome.asked_to_stop != 0)
-      return outcome.status >= 128 ? outcome.status : 128 + outcome.asked_to_stop;
-    const bool worth_it = outcome.status >= 128 && restart < options.max_restarts;
-    if (!worth_it) {
+    if (outcome.asked_to_stop != 0) return outcome.status >= 128 ? outcome.status : 128 + outcome.asked_to_stop;
+    if (outcome.status < 128 || restart >= options.max_restarts) {
       fmt::print(stderr, "convoy: {}\n", outcome.reason);
       return outcome.status;
     }
     if (options.least_ranks > 0 && ranks > options.least_ranks) --ranks;
     log_warning("{}; starting again ({} of {} restarts)", outcome.reason, restart + 1, options.max_restarts);
   }
+}
+
+int supervise(const JobOptions& job, const SupervisorOptions& options, const WorkerWords& words) {
+  if (!options.log_dir.empty()) std::filesystem::create_directories(options.log_dir);
+  return run_job(job, [&](int restart, int ranks) -> std::optional<std::vector<WorkerProcess::Start>> {
+    const std::optional<std::vector<std::string>> line = words(restart, ranks);
+    if (!line) return std::nullopt;
+    const std::string name = options.job.empty() ? random_word() : fmt::format("{}-{}", options.job, restart);
+    const std::string token = options.token.empty() ? random_word() : options.token;
+    const int port = options.master_port != 0 ? options.master_port : free_port();
+    const int world = options.world_size != 0 ? options.world_size : ranks;
+    std::vector<WorkerProcess::Start> starts;
+    for (int local = 0; local < ranks; ++local) {
+      WorkerProcess::Start start;
+      start.program = options.program;
+      start.words = *line;
+      start.rank = options.first_rank + local;
+      start.speaks = start.rank == 0;
+      if (!options.log_dir.empty()) start.log = options.log_dir / fmt::format("rank-{}.log", start.rank);
+      start.environment = {{"CONVOY_RANK", std::to_string(start.rank)},
+                           {"CONVOY_WORLD_SIZE", std::to_string(world)},
+                           {"CONVOY_LOCAL_RANK", std::to_string(local)},
+                           {"CONVOY_LOCAL_SIZE", std::to_string(ranks)},
+                           {"CONVOY_NODE", std::to_string(options.node)},
+                           {"CONVOY_MASTER_ADDRESS", options.master_address},
+                           {"CONVOY_MASTER_PORT", std::to_string(port)},
+                           {"CONVOY_JOB", name},
+                           {"CONVOY_JOB_TOKEN", token},
+                           {"CONVOY_RESTART_COUNT", std::to_string(restart)}};
+      // Threads that spin while they wait take the cores from other ranks.
+      if (std::getenv("OMP_WAIT_POLICY") == nullptr) start.environment.emplace_back("OMP_WAIT_POLICY", "passive");
+      starts.push_back(std::move(start));
+    }
+    return starts;
+  });
 }
 
 }  // namespace convoy

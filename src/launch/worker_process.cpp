@@ -52,16 +52,21 @@ std::vector<std::string> merged_environment(const std::vector<std::pair<std::str
 }
 
 [[noreturn]] void become(const Arguments& words, const Arguments& environment, const Pipe& out, const Pipe& err,
-                         bool speaks, pid_t parent) {
+                         int input, bool speaks, bool search_path, pid_t parent) {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
   ::setpgid(0, 0);  // signals of the terminal go to the supervisor alone, which passes them on
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(143);  // the supervisor died between fork and prctl
+  if (input >= 0) ::dup2(input, STDIN_FILENO);
   if (!speaks) ::dup2(out.write, STDOUT_FILENO);
   ::dup2(err.write, STDERR_FILENO);
-  ::execve(words.pointers[0], words.pointers.data(), environment.pointers.data());
+  if (search_path) {
+    ::execvpe(words.pointers[0], words.pointers.data(), environment.pointers.data());
+  } else {
+    ::execve(words.pointers[0], words.pointers.data(), environment.pointers.data());
+  }
   constexpr char kFailed[] = "convoy: a worker cannot be executed\n";
   [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, kFailed, sizeof(kFailed) - 1);
   ::_exit(127);
@@ -69,7 +74,10 @@ std::vector<std::string> merged_environment(const std::vector<std::pair<std::str
 
 }  // namespace
 
-WorkerProcess::WorkerProcess(const Start& start) : rank_(start.rank), speaks_(start.speaks) {
+WorkerProcess::WorkerProcess(const Start& start)
+    : rank_(start.rank),
+      name_(start.name.empty() ? fmt::format("rank {}", start.rank) : start.name),
+      speaks_(start.speaks), plain_(start.plain) {
   std::vector<std::string> all = {start.program};
   all.insert(all.end(), start.words.begin(), start.words.end());
   const Arguments words(std::move(all));
@@ -80,14 +88,22 @@ WorkerProcess::WorkerProcess(const Start& start) : rank_(start.rank), speaks_(st
   }
   const Pipe out = make_pipe();
   const Pipe err = make_pipe();
+  Pipe in;
+  if (!start.input.empty()) {
+    in = make_pipe();
+    ::fcntl(in.read, F_SETFL, 0);
+    [[maybe_unused]] const ssize_t wrote = ::write(in.write, start.input.data(), start.input.size());
+    in_ = in.write;
+  }
   const pid_t parent = ::getpid();
   pid_ = ::fork();
-  if (pid_ == 0) become(words, environment, out, err, speaks_, parent);
+  if (pid_ == 0) become(words, environment, out, err, in.read, speaks_, start.search_path, parent);
   ::close(out.write);
   ::close(err.write);
+  if (in.read >= 0) ::close(in.read);
   out_ = out.read;
   err_ = err.read;
-  if (pid_ < 0) throw storage_error(fmt::format("cannot start rank {}: {}", rank_, std::strerror(errno)));
+  if (pid_ < 0) throw storage_error(fmt::format("cannot start {}: {}", name_, std::strerror(errno)));
 }
 
 WorkerProcess::~WorkerProcess() {
@@ -97,6 +113,7 @@ WorkerProcess::~WorkerProcess() {
   }
   if (out_ >= 0) ::close(out_);
   if (err_ >= 0) ::close(err_);
+  if (in_ >= 0) ::close(in_);
   if (log_ != nullptr) std::fclose(log_);
 }
 
@@ -106,7 +123,8 @@ void WorkerProcess::kill(int number) const {
 
 void WorkerProcess::say(const std::string& line) {
   if (!line.empty()) last_words_ = line;
-  if (!speaks_) fmt::print(stderr, "[rank {}] {}\n", rank_, line);
+  if (!speaks_ && !plain_) fmt::print(stderr, "[rank {}] {}\n", rank_, line);
+  if (!speaks_ && plain_) fmt::print(stderr, "{}\n", line);
 }
 
 void WorkerProcess::pass_on(const char* text, std::size_t length) {

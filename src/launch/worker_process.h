@@ -18,8 +18,12 @@ class WorkerProcess {
     std::vector<std::string> words;
     std::vector<std::pair<std::string, std::string>> environment;  // added to this process's
     int rank = 0;
+    std::string name;          // for messages; empty: "rank N"
+    bool search_path = false;  // look the program up in PATH
     bool speaks = false;  // its stdout is ours
+    bool plain = false;  // its lines on stderr pass through without a mark
     std::filesystem::path log;
+    std::string input;  // for its stdin, which then stays open as long as this object lives; empty: ours
   };
   // Forks and executes. Throws a storage error where that fails.
   explicit WorkerProcess(const Start& start);
@@ -27,7 +31,7 @@ class WorkerProcess {
   WorkerProcess(const WorkerProcess&) = delete;
   WorkerProcess& operator=(const WorkerProcess&) = delete;
 
-  int rank() const { return rank_; }
+  const std::string& name() const { return name_; }
   pid_t pid() const { return pid_; }
   // Descriptors to poll for input; -1 when closed.
   int out() const { return out_; }
@@ -51,9 +55,11 @@ class WorkerProcess {
   void say(const std::string& line);
 
   int rank_;
+  std::string name_;
   bool speaks_;
   pid_t pid_ = -1;
-  int out_ = -1, err_ = -1;
+  int out_ = -1, err_ = -1, in_ = -1;
+  bool plain_ = false;
   std::FILE* log_ = nullptr;
   std::string pending_;  // an unfinished line of stderr
   std::string last_words_;

@@ -160,7 +160,7 @@ TEST(HostFaults, AKilledRankIsNamedWithinTheTimeout) {
           } catch (const Error& error) {
             EXPECT_EQ(error.status(), Status::kPeerLost);
             const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-            return std::string(seconds < 8 ? "soon: " : "late: ") + error.what();
+            return std::string(seconds < 15 ? "soon: " : "late: ") + error.what();
           }
           return "";
         },
