@@ -42,34 +42,39 @@ void measure(Communicator& c) {
   const double all_gather = median_seconds(c, 15, [&] { c.all_gather(f32, std::span(&gather, 1)); });
   const double latency = median_seconds(c, 2001, [&] { c.all_reduce(f32, std::span(&small, 1)); });
   if (c.rank() != 0) return;
-  fmt::print("{:<8} {:>2} ranks: all-reduce 64 MiB {:7.2f} ms, reduce-scatter {:7.2f} ms, all-gather {:7.2f} ms, ", c.name(),
-             c.size(), all_reduce * 1e3, reduce_scatter * 1e3, all_gather * 1e3);
+  fmt::print("{:<8} {:>2} ranks: all-reduce 64 MiB {:7.2f} ms, reduce-scatter {:7.2f} ms, all-gather {:7.2f} ms, ",
+             c.name(), c.size(), all_reduce * 1e3, reduce_scatter * 1e3, all_gather * 1e3);
   fmt::print("all-reduce 4 KiB {:7.2f} us\n", latency * 1e6);
 }
 
-}  // namespace
-
-namespace {
-
-void be_rank(int rank, int ranks, pid_t parent) {
+void be_rank(int rank, int ranks, pid_t parent, int gloo_port) {
   convoy::CommunicatorOptions options;
   options.rank = options.local_rank = rank;
   options.size = options.local_size = ranks;
   options.job = fmt::format("bench-{}", parent);
+  options.token = options.job;
+  if (gloo_port > 0) {  // as if each rank were on a host of its own
+    options.local_rank = 0;
+    options.local_size = 1;
+    options.master_port = gloo_port;
+    options.serve_rendezvous = rank == 0;
+  }
   measure(*convoy::connect(options));
 }
 
 }  // namespace
 
+// comm_bench [ranks [port]]: through shared memory, or, with a free port for the rendezvous, through Gloo on loopback.
 int main(int argc, char** argv) {
   const int ranks = argc > 1 ? std::atoi(argv[1]) : 2;
+  const int port = argc > 2 ? std::atoi(argv[2]) : 0;
   const pid_t parent = ::getpid();
   for (int r = 1; r < ranks; ++r) {
     if (::fork() != 0) continue;
-    be_rank(r, ranks, parent);
+    be_rank(r, ranks, parent, port);
     return 0;
   }
-  be_rank(0, ranks, parent);
+  be_rank(0, ranks, parent, port);
   while (::wait(nullptr) > 0) {
   }
   return 0;

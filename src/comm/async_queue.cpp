@@ -4,7 +4,7 @@
 
 namespace convoy {
 
-AsyncQueue::~AsyncQueue() {
+void AsyncQueue::stop() {
   {
     const std::lock_guard guard(lock_);
     stopping_ = true;
@@ -13,10 +13,15 @@ AsyncQueue::~AsyncQueue() {
   if (thread_.joinable()) thread_.join();
 }
 
-std::uint64_t AsyncQueue::start(std::function<void()> operation) {
+std::uint64_t AsyncQueue::push(const Task& task) {
   std::unique_lock guard(lock_);
   if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
-  waiting_.push_back(std::move(operation));
+  if (started_ - taken_ == ring_.size()) {
+    std::vector<Task> larger(ring_.size() * 2);
+    for (std::uint64_t n = taken_; n < started_; ++n) larger[n % larger.size()] = ring_[n % ring_.size()];
+    ring_.swap(larger);
+  }
+  ring_[started_ % ring_.size()] = task;
   const std::uint64_t number = ++started_;
   guard.unlock();
   changed_.notify_all();
@@ -44,14 +49,13 @@ double AsyncQueue::wait_all() {
 void AsyncQueue::run() {
   std::unique_lock guard(lock_);
   while (true) {
-    changed_.wait(guard, [&] { return stopping_ || (!waiting_.empty() && !failure_); });
+    changed_.wait(guard, [&] { return stopping_ || (taken_ < started_ && !failure_); });
     if (stopping_) return;
-    const std::function<void()> operation = std::move(waiting_.front());
-    waiting_.pop_front();
+    Task task = ring_[taken_++ % ring_.size()];
     guard.unlock();
     std::exception_ptr failure;
     try {
-      operation();
+      task.run(task.closure);
     } catch (...) {
       failure = std::current_exception();
     }

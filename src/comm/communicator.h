@@ -19,8 +19,8 @@
 
 namespace convoy {
 
-// One tensor of a reduce-scatter: `shard` receives the sum over ranks of this rank's elements of `full`. `shard` may lie
-// inside `full` (at its place); then the rest of `full` is left as it is.
+// One tensor of a reduce-scatter: `shard` receives the sum over ranks of this rank's elements of `full`. `shard` may
+// lie inside `full` (at its place); then the rest of `full` is left as it is.
 struct ScatterPiece {
   const std::byte* full = nullptr;
   std::byte* shard = nullptr;
@@ -59,9 +59,9 @@ class Communicator {
   virtual int size() const = 0;
   virtual std::string name() const = 0;  // of the backend
 
-  // Started operations run one after another, in the order of the calls, beside the caller. The memory of the pieces (and
-  // the spans of pieces themselves) must stay as it is until wait() returns. Element types: f32, f64, bf16, f16 (sums of
-  // 16-bit numbers are computed in f32 and rounded once).
+  // Started operations run one after another, in the order of the calls, beside the caller. The memory of the pieces
+  // (and the spans of pieces themselves) must stay as it is until wait() returns. Element types: f32, f64, bf16, f16
+  // (sums of 16-bit numbers are computed in f32 and rounded once).
   virtual Ticket start_reduce_scatter(DType dtype, std::span<const ScatterPiece> pieces) = 0;
   virtual Ticket start_all_gather(DType dtype, std::span<const GatherPiece> pieces) = 0;
   virtual Ticket start_all_reduce(DType dtype, std::span<const ReducePiece> pieces) = 0;
@@ -101,14 +101,14 @@ std::unique_ptr<Communicator> make_single_communicator();
 
 struct CommunicatorOptions {
   int rank = 0, size = 1;
-  int local_rank = 0, local_size = 1;    // on this host
+  int local_rank = 0, local_size = 1;        // on this host
   std::string master_address = "127.0.0.1";  // of the rendezvous; rank 0 serves it unless a supervisor does
   int master_port = 0;
-  std::string job;                       // names the job: two jobs on one host do not meet
-  std::string token;                     // secret of the job: requests without it are refused
-  bool serve_rendezvous = false;         // this rank opens the key-value store at master_port
+  std::string job;                // names the job: two jobs on one host do not meet
+  std::string token;              // secret of the job: requests without it are refused
+  bool serve_rendezvous = false;  // this rank opens the key-value store at master_port
   double timeout_seconds = 30;
-  std::string interface_address;         // own address across hosts; empty: the one that reaches the master
+  std::string interface_address;  // own address across hosts; empty: the one that reaches the master
 };
 
 // Shared memory when all ranks are on this host, else Gloo. Returns the single communicator for size 1.

@@ -6,10 +6,7 @@
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 
-#include <atomic>
-#include <condition_variable>
 #include <cstring>
-#include <mutex>
 #include <numeric>
 #include <stdexcept>
 #include <thread>
@@ -18,6 +15,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "comm/async_queue.h"
+#include "comm/peer_monitor.h"
 #include "comm/piece_stream.h"
 #include "comm/rendezvous.h"
 #include "comm/tree_sum.h"
@@ -29,7 +27,8 @@ using Clock = std::chrono::steady_clock;
 
 // Far longer than any timeout of ours: the monitor decides who is lost, by signs of progress.
 constexpr std::chrono::hours kGlooTimeout{24};
-constexpr std::size_t kChunk = std::size_t{8} << 20;  // bytes under way at once
+constexpr std::size_t kChunk = std::size_t{8} << 20;    // bytes under way at once
+constexpr std::size_t kMessage = std::size_t{4} << 20;  // bytes of one message of Gloo at most
 
 // Gloo's store over our rendezvous.
 class GlooStore final : public gloo::rendezvous::Store {
@@ -54,128 +53,12 @@ class GlooStore final : public gloo::rendezvous::Store {
   const double timeout_;
 };
 
-// Posts this rank's signs of progress to the rendezvous and watches the others'. When one is lost it remembers the
-// reason and ends whatever waits in Gloo.
-class Monitor {
- public:
-  Monitor(const CommunicatorOptions& options, std::string prefix)
-      : options_(options),
-        prefix_(std::move(prefix)),
-        client_(options.master_address, options.master_port, options.token),
-        seen_(static_cast<std::size_t>(options.size)) {}
-  ~Monitor() { stop(); }
-
-  void start() {
-    thread_ = std::thread([this] { run(); });
-  }
-  void stop() {
-    {
-      const std::lock_guard guard(lock_);
-      stopping_ = true;
-    }
-    changed_.notify_all();
-    if (thread_.joinable()) thread_.join();
-  }
-  void progress() { ++progress_; }
-  // A rank that waits for others in an operation is not the one that holds things up.
-  void set_waiting(bool waits) {
-    waiting_ = waits;
-    ++progress_;
-  }
-  void abort(const std::string& reason) {
-    try {
-      client_.set(prefix_ + "abort", fmt::format("rank {} failed: {}", options_.rank, reason.substr(0, 2000)));
-    } catch (const Error&) {  // the others will see that this rank is gone
-    }
-  }
-  // The buffers that this rank waits for, to be ended when the group breaks; null: none.
-  void watch(gloo::transport::UnboundBuffer* out, gloo::transport::UnboundBuffer* in) {
-    const std::lock_guard guard(lock_);
-    out_ = out;
-    in_ = in;
-  }
-  // Why the group is broken, or "".
-  std::string reason() {
-    const std::lock_guard guard(lock_);
-    return reason_;
-  }
-  // A failure of Gloo is often the first sign: gives the monitor the time to find out who is lost.
-  std::string reason_within(double seconds) {
-    std::unique_lock guard(lock_);
-    changed_.wait_for(guard, std::chrono::duration<double>(seconds), [this] { return !reason_.empty(); });
-    return reason_;
-  }
-
- private:
-  struct Seen {
-    std::string value;
-    Clock::time_point since = Clock::now();
-  };
-
-  void run() {
-    const auto pause = std::chrono::duration<double>(std::clamp(options_.timeout_seconds / 10, 0.1, 1.0));
-    Clock::time_point answered = Clock::now();
-    std::unique_lock guard(lock_);
-    while (!stopping_ && reason_.empty()) {
-      guard.unlock();
-      std::string found;
-      try {
-        if (waiting_) ++progress_;
-        client_.set(prefix_ + "progress/" + std::to_string(options_.rank), std::to_string(progress_.load()));
-        found = look_around();
-        answered = Clock::now();
-      } catch (const Error& error) {
-        const double quiet = std::chrono::duration<double>(Clock::now() - answered).count();
-        if (quiet > options_.timeout_seconds) found = fmt::format("{} (rank 0 is lost)", error.message());
-      }
-      guard.lock();
-      if (!found.empty()) {
-        reason_ = found;
-        changed_.notify_all();
-        if (in_ != nullptr) in_->abortWaitRecv();
-        if (out_ != nullptr) out_->abortWaitSend();
-        return;
-      }
-      changed_.wait_for(guard, pause, [this] { return stopping_; });
-    }
-  }
-
-  std::string look_around() {
-    if (const auto aborted = client_.get(prefix_ + "abort")) return *aborted;
-    for (int r = 0; r < options_.size; ++r) {
-      if (r == options_.rank) continue;
-      const std::string value = client_.get(prefix_ + "progress/" + std::to_string(r)).value_or("");
-      Seen& seen = seen_[static_cast<std::size_t>(r)];
-      if (value == "left") continue;
-      if (value != seen.value) {
-        seen = {value, Clock::now()};
-        continue;
-      }
-      const double quiet = std::chrono::duration<double>(Clock::now() - seen.since).count();
-      if (quiet > options_.timeout_seconds) return fmt::format("rank {} made no progress for {:.1f} s", r, quiet);
-    }
-    return "";
-  }
-
-  const CommunicatorOptions options_;
-  const std::string prefix_;
-  RendezvousClient client_;
-  std::vector<Seen> seen_;
-  gloo::transport::UnboundBuffer *out_ = nullptr, *in_ = nullptr;
-  std::atomic<std::uint64_t> progress_ = 1;
-  std::atomic<bool> waiting_ = false;
-  std::mutex lock_;
-  std::condition_variable changed_;
-  std::string reason_;
-  bool stopping_ = false;
-  std::thread thread_;
-};
-
 class GlooCommunicator final : public Communicator {
  public:
   GlooCommunicator(const CommunicatorOptions& options, std::string prefix)
       : options_(options), prefix_(std::move(prefix)) {
-    if (options.serve_rendezvous) server_ = std::make_shared<RendezvousServer>(options.master_port, options.token, options.size);
+    if (options.serve_rendezvous)
+      server_ = std::make_shared<RendezvousServer>(options.master_port, options.token, options.size);
     open();
   }
   GlooCommunicator(const CommunicatorOptions& options, std::string prefix, std::shared_ptr<RendezvousServer> server)
@@ -183,12 +66,12 @@ class GlooCommunicator final : public Communicator {
     open();
   }
   ~GlooCommunicator() override {
+    monitor_->end();
+    queue_.stop();
     try {
-      client_->set(prefix_ + "progress/" + std::to_string(rank()), "left");
       leave_together();
     } catch (const std::exception&) {  // leaving a broken group
     }
-    monitor_->stop();
   }
 
   int rank() const override { return options_.rank; }
@@ -196,7 +79,8 @@ class GlooCommunicator final : public Communicator {
   std::string name() const override { return "gloo"; }
 
   Ticket start_reduce_scatter(DType dtype, std::span<const ScatterPiece> pieces) override {
-    return queue_.start([this, dtype, pieces] { observed("reduce-scatter", [&] { run_reduce_scatter(dtype, pieces); }); });
+    return queue_.start(
+        [this, dtype, pieces] { observed("reduce-scatter", [&] { run_reduce_scatter(dtype, pieces); }); });
   }
   Ticket start_all_gather(DType dtype, std::span<const GatherPiece> pieces) override {
     return queue_.start([this, dtype, pieces] { observed("all-gather", [&] { run_all_gather(dtype, pieces); }); });
@@ -216,6 +100,7 @@ class GlooCommunicator final : public Communicator {
   }
   void broadcast(std::span<std::byte> bytes, int root) override {
     direct([&] {
+      begin("broadcast", DType::kU8, bytes.size() * static_cast<std::size_t>(size()) + static_cast<std::size_t>(root));
       if (bytes.empty()) return;
       if (rank() == root) traffic_.broadcast += bytes.size() * static_cast<std::size_t>(size() - 1);
       Transfer transfer(*this, bytes, bytes);
@@ -233,6 +118,7 @@ class GlooCommunicator final : public Communicator {
     check(send.size() == receive.size() && send.size() % static_cast<std::size_t>(size()) == 0,
           "all_to_all: blocks of different sizes");
     direct([&] {
+      begin("all-to-all", DType::kU8, send.size());
       const std::size_t block = send.size() / static_cast<std::size_t>(size());
       traffic_.all_to_all += block * static_cast<std::size_t>(size() - 1);
       const std::vector<std::int64_t> counts(static_cast<std::size_t>(size()), static_cast<std::int64_t>(block));
@@ -244,7 +130,7 @@ class GlooCommunicator final : public Communicator {
     if (bytes.empty()) return;
     direct([&] {
       traffic_.point_to_point += bytes.size();
-      Transfer transfer(*this, bytes, {}, mail_slot(rank(), to));
+      Transfer transfer(*this, bytes, {}, begin_mail(rank(), to, ++sent_[static_cast<std::size_t>(to)], bytes.size()));
       transfer.send(to, 0, bytes.size());
       transfer.finish();
     });
@@ -253,14 +139,18 @@ class GlooCommunicator final : public Communicator {
     check(from >= 0 && from < size() && from != rank(), "no such other rank to receive from");
     if (bytes.empty()) return;
     direct([&] {
-      Transfer transfer(*this, {}, bytes, mail_slot(from, rank()));
+      Transfer transfer(*this, {}, bytes,
+                        begin_mail(from, rank(), ++received_[static_cast<std::size_t>(from)], bytes.size()));
       transfer.receive(from, 0, bytes.size());
       transfer.finish();
     });
   }
   void barrier() override {
-    std::vector<std::byte> mine(static_cast<std::size_t>(size())), theirs(mine.size());
-    all_to_all(mine, theirs);
+    direct([&] {
+      begin("barrier", DType::kU8, 0);
+      const std::vector<std::int64_t> counts(static_cast<std::size_t>(size()), 1);
+      exchange(out_.data(), counts, in_.data(), counts);
+    });
   }
   std::unique_ptr<Communicator> split(int color) override;
   void progress() override { monitor_->progress(); }
@@ -274,17 +164,31 @@ class GlooCommunicator final : public Communicator {
  private:
   void open();
   void leave_together();
-  std::uint64_t mail_slot(int from, int to) const {
-    return (std::uint64_t{1} << 40) + static_cast<std::uint64_t>(from * size() + to);
+  // Gloo matches messages by their slots, and ends the process where two that match differ in length. So a slot holds
+  // a mark of the operation: ranks in different operations wait, and the monitor finds out.
+  void begin(const char* operation, DType dtype, std::uint64_t shape) {
+    ++traffic_.operations;
+    operation_ = operation;
+    Hasher hash;
+    hash.add(std::string(operation));
+    const std::uint64_t fields[] = {static_cast<std::uint64_t>(dtype), shape};
+    hash.add(std::as_bytes(std::span(fields)));
+    mark_ = hash.value();
+  }
+  // Slots: 46 bits that count, and 16 of the mark. Those of messages have the highest bit set, then the pair of ranks.
+  std::uint64_t next_slot() { return ++slot_ << 16 | (mark_ & 0xffff); }
+  std::uint64_t begin_mail(int from, int to, std::uint64_t number, std::uint64_t bytes) {
+    const auto pair = static_cast<std::uint64_t>(from * size() + to);
+    begin("a message", DType::kU8, pair << 40 ^ bytes);
+    return std::uint64_t{1} << 63 | pair << 42 | (number & 0x3ffffff) << 16 | (mark_ & 0xffff);
   }
   template <typename Operation>
   void observed(const char* name, const Operation& operation) {
-    ++traffic_.operations;
     if (!observer_) return operation();
-    const auto begin = Clock::now();
+    const auto start = Clock::now();
     const std::uint64_t before = traffic_.total();
     operation();
-    observer_(name, begin, Clock::now(), traffic_.total() - before);
+    observer_(name, start, Clock::now(), traffic_.total() - before);
   }
   template <typename Operation>
   void direct(const Operation& operation) {
@@ -295,34 +199,33 @@ class GlooCommunicator final : public Communicator {
   class Transfer {
    public:
     Transfer(GlooCommunicator& group, std::span<const std::byte> out, std::span<std::byte> in, std::uint64_t slot = 0)
-        : group_(group), slot_(slot != 0 ? slot : ++group.slot_) {
-      group_.monitor_->set_waiting(true);
+        : group_(group), slot_(slot != 0 ? slot : group.next_slot()) {
+      group_.monitor_->waits_in(group_.operation_, group_.mark_);
       if (!out.empty()) out_ = group.context_->createUnboundBuffer(const_cast<std::byte*>(out.data()), out.size());
       if (!in.empty()) in_ = group.context_->createUnboundBuffer(in.data(), in.size());
       group_.monitor_->watch(out_.get(), in_.get());
     }
     ~Transfer() {
       group_.monitor_->watch(nullptr, nullptr);
-      group_.monitor_->set_waiting(false);
+      group_.monitor_->done();
     }
     Transfer(const Transfer&) = delete;
     Transfer& operator=(const Transfer&) = delete;
+    // In messages that even a slow line carries within the timeout: each one that is through is a sign of progress.
     void send(int to, std::size_t at, std::size_t bytes) {
-      if (bytes == 0) return;
-      attempt([&] { out_->send(to, slot_, at, bytes); });
-      ++sends_;
+      for (std::size_t done = 0; done < bytes; done += kMessage, ++sends_)
+        attempt([&] { out_->send(to, slot_, at + done, std::min(kMessage, bytes - done)); });
     }
     void receive(int from, std::size_t at, std::size_t bytes) {
-      if (bytes == 0) return;
-      attempt([&] { in_->recv(from, slot_, at, bytes); });
-      ++receives_;
+      for (std::size_t done = 0; done < bytes; done += kMessage, ++receives_)
+        attempt([&] { in_->recv(from, slot_, at + done, std::min(kMessage, bytes - done)); });
     }
     // Waits for all of them.
     void finish() {
       attempt([&] {
         bool done = true;
-        for (; receives_ > 0 && done; --receives_) done = in_->waitRecv(kGlooTimeout);
-        for (; sends_ > 0 && done; --sends_) done = out_->waitSend(kGlooTimeout);
+        for (; receives_ > 0 && done; --receives_, group_.monitor_->progress()) done = in_->waitRecv(kGlooTimeout);
+        for (; sends_ > 0 && done; --sends_, group_.monitor_->progress()) done = out_->waitSend(kGlooTimeout);
         if (!done) throw std::runtime_error("the wait was ended");
       });
     }
@@ -331,13 +234,11 @@ class GlooCommunicator final : public Communicator {
     // Turns Gloo's exceptions into errors that name the lost peer.
     template <typename Operation>
     void attempt(const Operation& operation) {
-      if (const std::string reason = group_.monitor_->reason(); !reason.empty()) throw Error(Status::kPeerLost, reason);
+      group_.monitor_->check();
       try {
         operation();
       } catch (const std::exception& failure) {
-        std::string reason = group_.monitor_->reason_within(group_.options_.timeout_seconds + 2);
-        if (reason.empty()) reason = fmt::format("a connection to another rank broke: {}", failure.what());
-        throw Error(Status::kPeerLost, reason).mend("its own error, if it gave one, says why");
+        group_.monitor_->explain(failure.what());
       }
     }
     GlooCommunicator& group_;
@@ -349,7 +250,8 @@ class GlooCommunicator final : public Communicator {
   static std::size_t total(const std::vector<std::int64_t>& counts) {
     return static_cast<std::size_t>(std::accumulate(counts.begin(), counts.end(), std::int64_t{0}));
   }
-  // Sends out_counts[d] bytes to each rank d and receives in_counts[r] from each rank r; both lie in the order of ranks.
+  // Sends out_counts[d] bytes to each rank d and receives in_counts[r] from each rank r; both lie in the order of
+  // ranks.
   void exchange(const std::byte* out, const std::vector<std::int64_t>& out_counts, std::byte* in,
                 const std::vector<std::int64_t>& in_counts) {
     Transfer transfer(*this, {out, total(out_counts)}, {in, total(in_counts)});
@@ -394,26 +296,30 @@ class GlooCommunicator final : public Communicator {
   const std::string prefix_;
   std::shared_ptr<RendezvousServer> server_;
   std::unique_ptr<RendezvousClient> client_;
-  std::unique_ptr<Monitor> monitor_;
+  std::unique_ptr<PeerMonitor> monitor_;
   std::shared_ptr<gloo::rendezvous::Context> context_;
-  AsyncQueue queue_;
   Traffic traffic_;
   OperationObserver observer_;
-  std::uint64_t slot_ = 0;  // of the messages: operations run one at a time, in one order on all ranks
+  const char* operation_ = "";
+  std::uint64_t mark_ = 0;
+  std::vector<std::uint64_t> sent_, received_;  // messages to and from each rank
+  std::uint64_t slot_ = 0;                      // operations run one at a time, in one order on all ranks
   int splits_ = 0;
   std::vector<std::byte> out_, in_;  // scratch, taken once
   std::vector<PieceStream<const std::byte>> outgoing_;
   std::vector<PieceStream<std::byte>> arriving_;
   std::vector<const std::byte*> operands_;
+  AsyncQueue queue_;  // last: its thread uses the others
 };
 
 void GlooCommunicator::open() {
   client_ = std::make_unique<RendezvousClient>(options_.master_address, options_.master_port, options_.token);
   client_->wait_for_server(options_.timeout_seconds);
-  monitor_ = std::make_unique<Monitor>(options_, prefix_);
+  monitor_ = std::make_unique<PeerMonitor>(options_, prefix_);
   gloo::transport::tcp::attr attributes;
-  attributes.hostname = options_.interface_address.empty() ? address_towards(options_.master_address, options_.master_port)
-                                                           : options_.interface_address;
+  attributes.hostname = options_.interface_address.empty()
+                            ? address_towards(options_.master_address, options_.master_port)
+                            : options_.interface_address;
   try {
     auto device = gloo::transport::tcp::CreateDevice(attributes);
     context_ = std::make_shared<gloo::rendezvous::Context>(options_.rank, options_.size);
@@ -433,6 +339,8 @@ void GlooCommunicator::open() {
   outgoing_.resize(ranks);
   arriving_.resize(ranks);
   operands_.resize(ranks);
+  sent_.resize(ranks);
+  received_.resize(ranks);
   monitor_->start();
 }
 
@@ -464,6 +372,9 @@ void GlooCommunicator::run_reduce_scatter(DType dtype, std::span<const ScatterPi
     longest = std::max(longest, left[d]);
     if (static_cast<int>(d) != rank()) traffic_.reduce_scatter += left[d];
   }
+  Hasher shape;
+  for (const ScatterPiece& piece : pieces) shape.add(std::as_bytes(std::span(&piece.cut, 1)));
+  begin("reduce-scatter", dtype, shape.value());
   for (const ScatterPiece& piece : pieces)
     mine.add(piece.shard, static_cast<std::size_t>(piece.cut.length(rank())) * element);
   const auto own = static_cast<std::size_t>(rank());
@@ -504,6 +415,9 @@ void GlooCommunicator::run_all_gather(DType dtype, std::span<const GatherPiece> 
     left[r] = arriving_[r].bytes();
     longest = std::max(longest, left[r]);
   }
+  Hasher shape;
+  for (const GatherPiece& piece : pieces) shape.add(std::as_bytes(std::span(&piece.cut, 1)));
+  begin("all-gather", dtype, shape.value());
   traffic_.all_gather += mine.bytes() * (ranks - 1);
   for (std::size_t at = 0; at == 0 || at < longest; at += region) {
     std::vector<std::int64_t> counts(ranks);
@@ -531,6 +445,9 @@ void GlooCommunicator::run_all_reduce(DType dtype, std::span<const ReducePiece> 
     from.add(piece.data, static_cast<std::size_t>(piece.numel) * element);
     to.add(piece.data, static_cast<std::size_t>(piece.numel) * element);
   }
+  Hasher shape;
+  for (const ReducePiece& piece : pieces) shape.add(std::as_bytes(std::span(&piece.numel, 1)));
+  begin("all-reduce", dtype, shape.value());
   traffic_.all_reduce += 2 * from.bytes() * (ranks - 1) / ranks;
   const auto own = static_cast<std::size_t>(rank());
   for (std::size_t at = 0; at == 0 || at < to.bytes(); at += kChunk) {
@@ -553,7 +470,8 @@ std::unique_ptr<Communicator> GlooCommunicator::split(int color) {
   std::vector<double> colors(static_cast<std::size_t>(size()));
   colors[static_cast<std::size_t>(rank())] = color;
   const GatherPiece piece{reinterpret_cast<const std::byte*>(&colors[static_cast<std::size_t>(rank())]),
-                          reinterpret_cast<std::byte*>(colors.data()), {size(), 1}};
+                          reinterpret_cast<std::byte*>(colors.data()),
+                          {size(), 1}};
   all_gather(DType::kF64, std::span(&piece, 1));
   CommunicatorOptions group = options_;
   group.rank = 0;

@@ -5,7 +5,8 @@
 
 namespace convoy {
 
-// Connects through the rendezvous at options.master_address:master_port, which rank 0 serves if serve_rendezvous is set.
+// Connects through the rendezvous at options.master_address:master_port, which rank 0 serves if serve_rendezvous is
+// set.
 std::unique_ptr<Communicator> make_gloo_communicator(const CommunicatorOptions& options);
 
 }  // namespace convoy

@@ -90,7 +90,12 @@ void RendezvousServer::State::routes() {
   });
 }
 
-RendezvousServer::RendezvousServer(int port, const std::string& token, int ranks) : state_(std::make_unique<State>(token)) {
+RendezvousServer::RendezvousServer(int port, const std::string& token, int ranks)
+    : state_(std::make_unique<State>(token)) {
+  if (token.empty()) {
+    throw usage_error("ranks on several hosts need a secret of the job, or strangers could join")
+        .mend("set CONVOY_JOB_TOKEN to the same random word on all hosts");
+  }
   state_->routes();
   // Not SO_REUSEPORT, with which two servers would share a port.
   state_->server.set_socket_options([](int fd) {
@@ -101,7 +106,9 @@ RendezvousServer::RendezvousServer(int port, const std::string& token, int ranks
   state_->server.set_tcp_nodelay(true);
   state_->server.new_task_queue = [ranks] { return new httplib::ThreadPool(static_cast<std::size_t>(2 * ranks + 8)); };
   state_->server.set_keep_alive_max_count(1'000'000);
-  state_->server.set_keep_alive_timeout(3600);
+  // Short: a connection that is cut off, or a stranger's, holds its thread (and the end of the server) no longer than
+  // this. Clients connect anew.
+  state_->server.set_keep_alive_timeout(3);
   if (port == 0) {
     state_->port = state_->server.bind_to_any_port("0.0.0.0");
   } else {
@@ -160,12 +167,14 @@ RendezvousClient::~RendezvousClient() = default;
 
 void RendezvousClient::set(const std::string& key, const std::string& value) {
   const std::lock_guard guard(state_->lock);
-  state_->checked(state_->client.Post(state_->target("/set", key).c_str(), state_->headers, value, "application/octet-stream"));
+  state_->checked(
+      state_->client.Post(state_->target("/set", key).c_str(), state_->headers, value, "application/octet-stream"));
 }
 
 std::optional<std::string> RendezvousClient::get(const std::string& key) {
   const std::lock_guard guard(state_->lock);
-  const httplib::Response response = state_->checked(state_->client.Get(state_->target("/get", key).c_str(), state_->headers));
+  const httplib::Response response =
+      state_->checked(state_->client.Get(state_->target("/get", key).c_str(), state_->headers));
   if (response.status == 404) return std::nullopt;
   return response.body;
 }
@@ -182,8 +191,9 @@ std::string RendezvousClient::wait(const std::string& key, double timeout_second
 
 std::int64_t RendezvousClient::add(const std::string& key, std::int64_t amount) {
   const std::lock_guard guard(state_->lock);
-  return std::atoll(state_->checked(state_->client.Post(state_->target("/add", key).c_str(), state_->headers,
-                                                        std::to_string(amount), "text/plain"))
+  return std::atoll(state_
+                        ->checked(state_->client.Post(state_->target("/add", key).c_str(), state_->headers,
+                                                      std::to_string(amount), "text/plain"))
                         .body.c_str());
 }
 

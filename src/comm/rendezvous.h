@@ -1,5 +1,5 @@
-// A key-value store over HTTP through which the ranks of a job find one another. Every request carries the job's token; a
-// stranger who reaches the port can neither read nor write.
+// A key-value store over HTTP through which the ranks of a job find one another. Every request carries the job's token;
+// a stranger who reaches the port can neither read nor write.
 #pragma once
 
 #include <chrono>

@@ -21,6 +21,7 @@ constexpr std::size_t kMailBytes = std::size_t{64} << 10;
 // What one rank sends to another: one message part at a time.
 struct alignas(64) Mailbox {
   std::atomic<std::uint64_t> written;  // parts put in
+  std::uint64_t length;                // of the whole message
   alignas(64) std::atomic<std::uint64_t> read;
   alignas(64) std::byte bytes[kMailBytes];
 };
@@ -43,9 +44,14 @@ class ShmCommunicator final : public Communicator {
   int rank() const override { return options_.rank; }
   int size() const override { return options_.size; }
   std::string name() const override { return "shm"; }
+  ~ShmCommunicator() override {
+    segment_.leave();
+    queue_.stop();
+  }
 
   Ticket start_reduce_scatter(DType dtype, std::span<const ScatterPiece> pieces) override {
-    return queue_.start([this, dtype, pieces] { observed("reduce-scatter", [&] { run_reduce_scatter(dtype, pieces); }); });
+    return queue_.start(
+        [this, dtype, pieces] { observed("reduce-scatter", [&] { run_reduce_scatter(dtype, pieces); }); });
   }
   Ticket start_all_gather(DType dtype, std::span<const GatherPiece> pieces) override {
     return queue_.start([this, dtype, pieces] { observed("all-gather", [&] { run_all_gather(dtype, pieces); }); });
@@ -84,8 +90,9 @@ class ShmCommunicator final : public Communicator {
   }
 
  private:
-  // The half of a rank's scratch that belongs to a turn: a chunk of data and a chunk of sums. Turns are counted over all
-  // operations, so a half is written again only after every rank has come to the meeting after the one that read it.
+  // The half of a rank's scratch that belongs to a turn: a chunk of data and a chunk of sums. Turns are counted over
+  // all operations, so a half is written again only after every rank has come to the meeting after the one that read
+  // it.
   std::byte* half(int of, std::size_t turn) const { return segment_.scratch(of) + turn % 2 * 2 * chunk_; }
   std::byte* sums(int of, std::size_t turn) const { return half(of, turn) + chunk_; }
   std::size_t mail_bytes() const { return static_cast<std::size_t>(size()) * sizeof(Mailbox); }
@@ -164,7 +171,8 @@ void ShmCommunicator::run_reduce_scatter(DType dtype, std::span<const ScatterPie
   const std::size_t steps = std::max<std::size_t>(1, (longest + region - 1) / region);
   const auto copy_in = [&](std::size_t turn) {
     for (int d = 0; d < size(); ++d)
-      outgoing_[static_cast<std::size_t>(d)].copy_out(half(rank(), turn) + static_cast<std::size_t>(d) * region, region);
+      outgoing_[static_cast<std::size_t>(d)].copy_out(half(rank(), turn) + static_cast<std::size_t>(d) * region,
+                                                      region);
   };
   copy_in(turn_);
   for (std::size_t step = 0; step < steps; ++step) {
@@ -218,8 +226,8 @@ void ShmCommunicator::run_all_gather(DType dtype, std::span<const GatherPiece> p
   }
 }
 
-// Small: everyone sums everything after one meeting. Large: everyone sums a part of the chunk into its scratch, and after
-// the next meeting all copy the sums out.
+// Small: everyone sums everything after one meeting. Large: everyone sums a part of the chunk into its scratch, and
+// after the next meeting all copy the sums out.
 void ShmCommunicator::run_all_reduce(DType dtype, std::span<const ReducePiece> pieces) {
   constexpr std::size_t kSmall = std::size_t{16} << 10;
   const std::size_t element = size_of(dtype);
@@ -275,8 +283,8 @@ void ShmCommunicator::run_all_reduce(DType dtype, std::span<const ReducePiece> p
 void ShmCommunicator::broadcast(std::span<std::byte> bytes, int root) {
   check(root >= 0 && root < size(), "no such rank to broadcast from");
   direct([&] {
-    announce(Kind::kBroadcast, DType::kU8, bytes.size() * static_cast<std::size_t>(size()) +
-                                               static_cast<std::size_t>(root));
+    announce(Kind::kBroadcast, DType::kU8,
+             bytes.size() * static_cast<std::size_t>(size()) + static_cast<std::size_t>(root));
     if (rank() == root) traffic_.broadcast += bytes.size() * static_cast<std::size_t>(size() - 1);
     for (std::size_t at = 0; at == 0 || at < bytes.size(); at += chunk_) {
       const std::size_t length = std::min(chunk_, bytes.size() - at);
@@ -319,6 +327,8 @@ void ShmCommunicator::send(std::span<const std::byte> bytes, int to) {
     for (std::size_t at = 0; at == 0 || at < bytes.size(); at += kMailBytes) {
       const std::uint64_t part = box.written.load(std::memory_order_relaxed);
       segment_.wait_until(to, "a send", [&] { return box.read.load(std::memory_order_acquire) == part; });
+      segment_.progress();
+      box.length = bytes.size();
       const std::size_t length = std::min(kMailBytes, bytes.size() - at);
       if (length > 0) std::memcpy(box.bytes, bytes.data() + at, length);
       box.written.store(part + 1, std::memory_order_release);
@@ -335,6 +345,11 @@ void ShmCommunicator::receive(std::span<std::byte> bytes, int from) {
     for (std::size_t at = 0; at == 0 || at < bytes.size(); at += kMailBytes) {
       const std::uint64_t part = box.read.load(std::memory_order_relaxed);
       segment_.wait_until(from, "a receive", [&] { return box.written.load(std::memory_order_acquire) > part; });
+      segment_.progress();
+      if (box.length != bytes.size()) {
+        throw internal_error(
+            fmt::format("rank {} sent {} bytes where rank {} expects {}", from, box.length, rank(), bytes.size()));
+      }
       const std::size_t length = std::min(kMailBytes, bytes.size() - at);
       if (length > 0) std::memcpy(bytes.data() + at, box.bytes, length);
       box.read.store(part + 1, std::memory_order_release);
@@ -347,7 +362,8 @@ std::unique_ptr<Communicator> ShmCommunicator::split(int color) {
   std::vector<double> colors(static_cast<std::size_t>(size()));
   colors[static_cast<std::size_t>(rank())] = color;
   const GatherPiece piece{reinterpret_cast<const std::byte*>(&colors[static_cast<std::size_t>(rank())]),
-                          reinterpret_cast<std::byte*>(colors.data()), {size(), 1}};
+                          reinterpret_cast<std::byte*>(colors.data()),
+                          {size(), 1}};
   all_gather(DType::kF64, std::span(&piece, 1));
   ShmOptions group = options_;
   group.name = fmt::format("{}-{}-{}", options_.name, splits_++, color);

@@ -1,7 +1,7 @@
 // The communicator of ranks on one host, through shared memory that is taken once.
 //
-// Large tensors go through the scratch in chunks that stay in the cache: while one chunk is summed the next is copied in,
-// with one meeting of the ranks per chunk.
+// Large tensors go through the scratch in chunks that stay in the cache: while one chunk is summed the next is copied
+// in, with one meeting of the ranks per chunk.
 #pragma once
 
 #include <string>

@@ -25,6 +25,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::uint64_t kReady = 0x434f4e564f593031;  // "CONVOY01"
 constexpr std::chrono::milliseconds kLookAround{20};  // how often a waiter looks whether its peers are alive
 constexpr std::size_t kPage = 4096;
+constexpr int kSpins = 2000;
 
 std::uint64_t now_ns() {
   return static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
@@ -91,7 +92,8 @@ void ShmSegment::map(std::size_t bytes) {
   bytes_ = bytes;
   void* mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
   if (mapped == MAP_FAILED) {
-    throw Error(Status::kDoesNotFit, fmt::format("cannot map {} bytes of shared memory: {}", bytes, std::strerror(errno)))
+    throw Error(Status::kDoesNotFit,
+                fmt::format("cannot map {} bytes of shared memory: {}", bytes, std::strerror(errno)))
         .mend("give the container more shared memory (docker run --shm-size, or --ipc host)");
   }
   base_ = static_cast<std::byte*>(mapped);
@@ -103,7 +105,7 @@ ShmSegment::ShmSegment(const SegmentOptions& options) : options_(options) {
   options_.scratch = (options.scratch + kPage - 1) / kPage * kPage;
   // Where the ranks outnumber the cores, a spinning one keeps the awaited one from running.
   const auto cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  spins_ = options_.size <= cores ? 2000 : 0;
+  spins_ = options_.size <= cores ? kSpins : 0;
   try {
     if (options_.rank == 0) {
       create();
@@ -120,9 +122,14 @@ ShmSegment::ShmSegment(const SegmentOptions& options) : options_(options) {
   if (options_.rank == 0) ::shm_unlink(options_.name.c_str());
 }
 
-ShmSegment::~ShmSegment() {
+void ShmSegment::leave() {
+  leaving_.store(true, std::memory_order_release);
   control(rank()).state.store(kLeft, std::memory_order_release);
   wake();
+}
+
+ShmSegment::~ShmSegment() {
+  leave();
   ::munmap(base_, bytes_);
   ::close(fd_);
 }
@@ -131,7 +138,8 @@ void ShmSegment::create() {
   const std::size_t bytes = scratch_offset(options_.size);
   ::shm_unlink(options_.name.c_str());  // a leftover of a job that was killed while it started
   fd_ = ::shm_open(options_.name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (fd_ < 0) throw storage_error(fmt::format("cannot make shared memory {}: {}", options_.name, std::strerror(errno)));
+  if (fd_ < 0)
+    throw storage_error(fmt::format("cannot make shared memory {}: {}", options_.name, std::strerror(errno)));
   struct flock lock = byte_lock(F_WRLCK, 0);
   if (::fcntl(fd_, F_OFD_SETLK, &lock) != 0)
     throw storage_error(fmt::format("cannot lock shared memory {}: {}", options_.name, std::strerror(errno)));
@@ -218,20 +226,22 @@ bool ShmSegment::all_arrived() const {
 }
 
 void ShmSegment::wait_all() {
-  for (int i = 0; i < spins_; ++i) {
-    if (all_arrived()) return;
-    relax();
-  }
-  if (all_arrived()) return;
+  if (spin([this] { return all_arrived(); })) return;
   sleep_until([this] { return all_arrived(); }, "a collective operation", -1);
 }
 
 void ShmSegment::wait_until(int peer, const char* what, const std::function<bool()>& ready) {
+  if (spin(ready)) return;
+  sleep_until(ready, what, peer);
+}
+
+template <typename Ready>
+bool ShmSegment::spin(const Ready& ready) const {
   for (int i = 0; i < spins_; ++i) {
-    if (ready()) return;
+    if (ready()) return true;
     relax();
   }
-  sleep_until(ready, what, peer);
+  return ready();
 }
 
 void ShmSegment::sleep_until(const std::function<bool()>& ready, const char* what, int only_peer) {
@@ -243,41 +253,49 @@ void ShmSegment::sleep_until(const std::function<bool()>& ready, const char* wha
       const std::uint32_t seen = header_->wakes.load(std::memory_order_seq_cst);
       if (ready()) break;
       if (header_->aborted.load(std::memory_order_acquire) == 2) throw peer_lost(header_->reason);
+      if (leaving_.load(std::memory_order_acquire)) throw peer_lost("this rank has left the group");
       const timespec nap{0, std::chrono::nanoseconds(kLookAround).count()};
       futex(&header_->wakes, FUTEX_WAIT, seen, &nap);
       if (Clock::now() < next_look) continue;
       next_look = Clock::now() + kLookAround;
-      if (!ready()) check_peers(what, only_peer);
+      if (ready()) break;
+      // A peer may do what is awaited and leave in the moment between the two looks.
+      if (const std::optional<Error> lost = lost_peer(what, only_peer); lost && !ready()) throw *lost;
     }
   } catch (...) {
     header_->waiters.fetch_sub(1, std::memory_order_seq_cst);
     throw;
   }
   header_->waiters.fetch_sub(1, std::memory_order_seq_cst);
+  // Whoever waited for a slow rank has itself been idle through no fault of its own.
+  progress();
   seconds_waited_ += std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Throws for a peer that will not come: dead, gone, or without a sign of progress.
-void ShmSegment::check_peers(const char* what, int only_peer) const {
+// A peer that will not come: dead, gone, or without a sign of progress.
+std::optional<Error> ShmSegment::lost_peer(const char* what, int only_peer) const {
   for (int r = 0; r < size(); ++r) {
     if (r == rank() || (only_peer >= 0 && r != only_peer)) continue;
     const Control& peer = control(r);
     const bool came = only_peer < 0 && peer.arrived.load(std::memory_order_acquire) >= meetings_;
     if (came) continue;
     const std::uint32_t state = peer.state.load(std::memory_order_acquire);
-    if (state == kLeft) throw peer_lost(fmt::format("rank {} has left while rank {} waits in {}", r, rank(), what));
+    if (state == kLeft) return peer_lost(fmt::format("rank {} has left while rank {} waits in {}", r, rank(), what));
     if (state == kHere && !holds_lock(r)) {
-      if (header_->aborted.load(std::memory_order_acquire) == 2) throw peer_lost(header_->reason);
-      throw peer_lost(fmt::format("rank {} died (seen by rank {} in {})", r, rank(), what))
+      if (header_->aborted.load(std::memory_order_acquire) == 2) return peer_lost(header_->reason);
+      return peer_lost(fmt::format("rank {} died (seen by rank {} in {})", r, rank(), what))
           .mend("its own error, if it gave one, says why; resume with --resume_from_checkpoint latest");
     }
-    const double quiet = static_cast<double>(now_ns() - peer.progress.load(std::memory_order_relaxed)) * 1e-9;
+    const std::uint64_t last = peer.progress.load(std::memory_order_relaxed);
+    const std::uint64_t now = now_ns();
+    const double quiet = now > last ? static_cast<double>(now - last) * 1e-9 : 0;
     if (quiet > options_.timeout_seconds) {
-      throw peer_lost(fmt::format("rank {} made no progress for {:.1f} s (rank {} waits for it in {})", r, quiet,
-                                  rank(), what))
+      return peer_lost(fmt::format("rank {} made no progress for {:.1f} s (rank {} waits for it in {})", r, quiet,
+                                   rank(), what))
           .mend("see what that rank does; --timeout waits longer");
     }
   }
+  return std::nullopt;
 }
 
 void ShmSegment::announce(const OperationMark& mark) {
@@ -288,8 +306,8 @@ void ShmSegment::check_marks(const char* operation) const {
   const OperationMark& mine = control(rank()).marks[meetings_ % 2];
   for (int r = 0; r < size(); ++r) {
     if (control(r).marks[meetings_ % 2] == mine) continue;
-    throw internal_error(
-        fmt::format("rank {} is in {} and rank {} in another operation, or in one of another size", rank(), operation, r));
+    throw internal_error(fmt::format("rank {} is in {} and rank {} in another operation, or in one of another size",
+                                     rank(), operation, r));
   }
 }
 

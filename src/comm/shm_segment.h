@@ -5,7 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
+
+#include "base/error.h"
 
 namespace convoy {
 
@@ -56,6 +59,8 @@ class ShmSegment {
   void wake();
 
   void progress();
+  // Tells the others that this rank is gone, and ends what its own other thread waits for.
+  void leave();
   void abort(const std::string& reason);
   double seconds_waited() const { return seconds_waited_; }
 
@@ -67,7 +72,9 @@ class ShmSegment {
   void wait_for_all_to_join();
   bool all_arrived() const;
   void sleep_until(const std::function<bool()>& ready, const char* what, int only_peer);
-  void check_peers(const char* what, int only_peer) const;
+  template <typename Ready>
+  bool spin(const Ready& ready) const;
+  std::optional<Error> lost_peer(const char* what, int only_peer) const;
   bool holds_lock(int peer) const;
   Control& control(int of) const;
   std::size_t scratch_offset(int of) const;
@@ -80,6 +87,7 @@ class ShmSegment {
   Header* header_ = nullptr;
   std::uint64_t meetings_ = 0;
   int spins_ = 0;
+  std::atomic<bool> leaving_ = false;
   double seconds_waited_ = 0;
 };
 

@@ -1,9 +1,11 @@
 #include "support/ranks.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -11,6 +13,7 @@
 
 #include <array>
 #include <chrono>
+#include <stdexcept>
 
 #include "base/parallel.h"
 
@@ -38,6 +41,12 @@ std::string read_all(int fd, double deadline_seconds, bool* timed_out) {
   }
 }
 
+void enter_namespace(const std::string& name) {
+  const int fd = ::open(("/var/run/netns/" + name).c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0 || ::setns(fd, CLONE_NEWNET) != 0) throw std::runtime_error("cannot enter the network namespace " + name);
+  ::close(fd);
+}
+
 [[noreturn]] void be_rank(int rank, int ranks, const std::string& job, const Connection& connection, int port, int out,
                           const std::function<std::string(Communicator&)>& body) {
   std::string text;
@@ -54,6 +63,10 @@ std::string read_all(int fd, double deadline_seconds, bool* timed_out) {
       options.local_size = 1;
       options.master_port = port;
       options.serve_rendezvous = rank == 0;
+      if (!connection.namespaces.empty()) {
+        enter_namespace(connection.namespaces[static_cast<std::size_t>(rank)]);
+        options.master_address = connection.master_address;
+      }
     }
     const std::unique_ptr<Communicator> communicator = connect(options);
     text = "+" + body(*communicator);

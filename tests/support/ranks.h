@@ -21,6 +21,9 @@ struct RankResult {
 struct Connection {
   bool across_hosts = false;  // as if each were on a host of its own
   double timeout_seconds = 20;
+  // Where not empty: rank r runs in the r-th of these network namespaces, and rank 0 has this address.
+  std::vector<std::string> namespaces = {};
+  std::string master_address = {};
 };
 
 // Forks `ranks` processes; each connects to the others and calls `body(communicator)`. Returns what became of each. All
