@@ -1,218 +1,277 @@
-// convoy launch [options] [--] train RUNFILE …: ranks on one or several hosts.
+// convoy launch [words] -- train [RUNFILE] [--key value …]
 #include <fmt/format.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iostream>
-#include <thread>
+#include <numeric>
+#include <set>
+#include <sstream>
 
 #include "base/error.h"
-#include "base/files.h"
 #include "base/log.h"
 #include "cli/commands.h"
 #include "cli/start_workers.h"
 #include "launch/hostfile.h"
-#include "launch/worker_environment.h"
+#include "launch/ssh_launch.h"
 
 namespace convoy {
 namespace {
 
-struct LaunchOptions {
-  std::string hostfile, include, exclude, master_address, log_dir, ssh = "ssh", token;
-  int nodes = -1, per_node = -1, master_port = 29500, ssh_port = 0, node_rank = -1, max_restarts = -1;
-  int first_rank = 0, world = 0, slots = 0;
-  bool no_ssh = false, token_from_stdin = false;
+constexpr const char* kUsual = "/job/hostfile";
+
+struct LaunchWords {
+  std::string hostfile;
+  HostChoice choice;
+  std::optional<int> num_processes;  // over all hosts
+  std::string master_address;
+  std::optional<int> master_port, ssh_port, node_rank, max_restarts;
+  std::string ssh = "ssh";
+  std::string launcher_words;
+  std::string log_dir;
+  double grace_seconds = 5;
+  bool no_ssh = false, force_multi = false;
+  // Between `convoy launch` and those that it starts.
+  bool setup_stdin = false;
+  std::vector<int> slots;
+  int restart_count = 0;
+  Words command;  // without "train"
 };
 
-void add_options(CLI::App& app, LaunchOptions& o) {
-  app.add_option("-H,--hostfile", o.hostfile, "lines \"NAME slots=N\"");
-  app.add_option("-i,--include", o.include, "hosts and slots to use: worker-0@worker-1:0,2");
-  app.add_option("-e,--exclude", o.exclude, "hosts and slots to leave out");
-  app.add_option("--num_nodes,--nnodes", o.nodes, "the first so many hosts");
-  app.add_option("--num_gpus,--num_processes,--nproc_per_node", o.per_node, "ranks on each host");
-  app.add_option("--master_addr", o.master_address, "where rank 0 is reached; the first host");
-  app.add_option("--master_port", o.master_port, "of rank 0")->check(CLI::Range(1, 65535));
-  app.add_option("--node_rank", o.node_rank, "with --no_ssh: which host of the hostfile this is");
-  app.add_flag("--no_ssh", o.no_ssh, "start this host's ranks only; the same command runs on every other host");
-  app.add_option("--ssh", o.ssh, "the ssh program");
-  app.add_option("--ssh_port", o.ssh_port, "of the hosts");
-  app.add_option("--max_restarts", o.max_restarts, "see max_restarts of the run file");
-  app.add_option("--log_dir,--enable_each_rank_log", o.log_dir, "a file for the output of each rank");
-  // What this command tells itself on other hosts.
-  app.add_option("--first_rank", o.first_rank)->group("");
-  app.add_option("--world_size", o.world)->group("");
-  app.add_option("--slots", o.slots)->group("");
-  app.add_flag("--token_from_stdin", o.token_from_stdin)->group("");
+// Those that take no value; needed to find where the words of `convoy launch` end.
+const std::set<std::string> kSwitches = {
+    "--no_ssh", "--force_multi", "--setup_stdin", "--no_ssh_check", "--standalone", "--help", "-h"};
+
+// As users of other launchers write them: --num-gpus is --num_gpus.
+std::string with_underscores(std::string word) {
+  const std::size_t end = std::min(word.find('='), word.size());
+  if (word.starts_with("--")) std::replace(word.begin() + 2, word.begin() + static_cast<std::ptrdiff_t>(end), '-', '_');
+  return word;
 }
 
-// The words of `train` behind the options.
-Words take_train_words(Words& words) {
-  auto begin = std::find_if(words.begin(), words.end(), [](const std::string& w) { return w == "--" || w == "train"; });
-  Words behind(begin, words.end());
-  words.erase(begin, words.end());
-  if (!behind.empty() && behind.front() == "--") behind.erase(behind.begin());
-  if (!behind.empty() && behind.front() == "train") behind.erase(behind.begin());
-  return behind;
-}
-
-// KEY=VALUE lines of .deepspeed_env, in the home folder or here, and what launchers hand on by custom.
-std::vector<std::string> exported_variables() {
-  std::vector<std::string> all;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    for (const char* prefix : {"NCCL", "UCX", "MV2", "OMP_", "DNNL_", "CONVOY_"}) {
-      if (text.starts_with(prefix) && !text.starts_with("CONVOY_JOB_TOKEN")) all.push_back(text);
-    }
+// Splits at "--" or at the first word that is no option of `convoy launch`.
+std::pair<Words, Words> split_command(const Words& words) {
+  Words own;
+  std::size_t i = 0;
+  while (i < words.size() && words[i] != "--" && words[i].starts_with("-")) {
+    own.push_back(with_underscores(words[i++]));
+    const bool takes_value = own.back().find('=') == std::string::npos && kSwitches.count(own.back()) == 0;
+    if (takes_value && i < words.size()) own.push_back(words[i++]);
   }
-  const char* name = std::getenv("DS_ENV_FILE");
-  const char* home = std::getenv("HOME");
-  for (const std::filesystem::path& folder : {std::filesystem::path(home != nullptr ? home : "."), std::filesystem::path(".")}) {
-    std::ifstream file(folder / (name != nullptr ? name : ".deepspeed_env"));
-    for (std::string line; std::getline(file, line);) {
-      if (line.find('=') != std::string::npos && line[0] != '#') all.push_back(line);
-    }
+  if (i < words.size() && words[i] == "--") ++i;
+  return {own, Words(words.begin() + static_cast<std::ptrdiff_t>(i), words.end())};
+}
+
+std::optional<LaunchWords> parse(const Words& words) {
+  LaunchWords launch;
+  CLI::App app("Starts a training run on several processes or hosts; the words after -- are a `convoy` command.",
+               "launch");
+  app.footer("example: convoy launch --num_processes 4 -- train run.yaml");
+  app.add_option("-H,--hostfile", launch.hostfile, "lines HOST slots=N (default: /job/hostfile, if there is one)");
+  app.add_option("-i,--include", launch.choice.include, "hosts and slots to use: NODE[:SLOT,…][@NODE…]");
+  app.add_option("-e,--exclude", launch.choice.exclude, "hosts and slots to leave out");
+  app.add_option("--num_nodes,--nnodes", launch.choice.num_nodes, "hosts to use")->check(CLI::Range(1, 65536));
+  app.add_option("--num_gpus,--num_accelerators,--nproc_per_node", launch.choice.num_gpus, "ranks on each host")
+      ->check(CLI::Range(1, 4096));
+  app.add_option("--num_processes", launch.num_processes, "ranks on all hosts together")->check(CLI::Range(1, 1 << 20));
+  app.add_option("--master_addr,--main_process_ip", launch.master_address, "address of the first host");
+  app.add_option("--master_port,--main_process_port", launch.master_port, "a port that is free there (29500)")
+      ->check(CLI::Range(0, 65535));
+  app.add_option("--ssh_port", launch.ssh_port, "port of the hosts' ssh")->check(CLI::Range(1, 65535));
+  app.add_option("--ssh", launch.ssh, "the ssh program");
+  app.add_option("--launcher_args", launch.launcher_words, "further words for ssh");
+  app.add_flag("--no_ssh", launch.no_ssh, "start this host's ranks only; with --node_rank, on every host by hand");
+  app.add_option("--node_rank,--machine_rank", launch.node_rank, "number of this host")->check(CLI::Range(0, 65535));
+  app.add_flag("--force_multi", launch.force_multi, "use ssh even for a single host");
+  app.add_option("--log_dir,--enable_each_rank_log", launch.log_dir, "a folder for one log per rank");
+  app.add_option("--max_restarts", launch.max_restarts, "restarts after failures that may pass (the run's setting)")
+      ->check(CLI::Range(0, 1000000));
+  app.add_option("--grace_seconds", launch.grace_seconds, "from a rank's failure until the others are killed (5)")
+      ->check(CLI::Range(0.0, 86400.0));
+  app.add_flag("--setup_stdin", launch.setup_stdin)->group("");
+  app.add_option("--slots", launch.slots)->delimiter(',')->check(CLI::Range(1, 4096))->group("");
+  app.add_option("--restart_count", launch.restart_count)->group("");
+  bool ignored = false;  // what other launchers have, with nothing to do here
+  app.add_flag("--no_ssh_check,--standalone", ignored)->group("");
+
+  const auto [own, command] = split_command(words);
+  if (!parse_words(app, own)) return std::nullopt;
+  if (command.empty() || command[0] != "train") {
+    throw usage_error(command.empty() ? "nothing to launch" : fmt::format("'{}' cannot be launched", command[0]))
+        .mend("write: convoy launch [words] -- train RUNFILE");
   }
-  return all;
+  launch.command.assign(command.begin() + 1, command.end());
+  return launch;
 }
 
-// When the connection to whoever started this ends, so do the ranks here.
-void end_with_stdin() {
-  std::thread([] {
-    char buffer[256];
-    while (::read(STDIN_FILENO, buffer, sizeof(buffer)) > 0) {
-    }
-    ::kill(::getpid(), SIGTERM);
-    std::this_thread::sleep_for(std::chrono::seconds(10));
-    ::kill(::getpid(), SIGTERM);
-  }).detach();
+RunConfig configured(const LaunchWords& launch) {
+  Words words = launch.command;
+  if (launch.max_restarts) words.insert(words.end(), {"--max_restarts", std::to_string(*launch.max_restarts)});
+  return parse_run_config(words);
 }
 
-// The ranks of one host of several.
-int run_node(const LaunchOptions& o, int node, const Words& words) {
-  const RunConfig config = parse_run_config(words);
+// The words for other processes: theirs is the number of ranks that is started, whatever the run file says.
+Words command_for(const LaunchWords& launch, int ranks) {
+  Words words = launch.command;
+  words.insert(words.end(), {"--num_processes", std::to_string(ranks)});
+  return words;
+}
+
+// --num_processes counts all hosts' ranks, as accelerate's does.
+std::optional<int> ranks_per_node(const LaunchWords& launch, int nodes) {
+  if (launch.choice.num_gpus && launch.num_processes && *launch.choice.num_gpus * nodes != *launch.num_processes) {
+    throw usage_error(fmt::format("--num_gpus {} on {} hosts is not --num_processes {}", *launch.choice.num_gpus, nodes,
+                                  *launch.num_processes))
+        .mend("leave out one of them");
+  }
+  if (launch.choice.num_gpus) return launch.choice.num_gpus;
+  if (!launch.num_processes) return std::nullopt;
+  if (*launch.num_processes % nodes != 0) {
+    throw usage_error(fmt::format("--num_processes {} is no multiple of the {} hosts", *launch.num_processes, nodes))
+        .mend("give --num_gpus, the ranks on each host, or a hostfile");
+  }
+  return *launch.num_processes / nodes;
+}
+
+SupervisorOptions supervisor_options(const LaunchWords& launch) {
   SupervisorOptions options;
-  options.program = own_program();
-  options.first_rank = o.first_rank;
-  options.world_size = o.world;
-  options.node = node;
-  options.master_address = o.master_address;
-  options.master_port = o.master_port;
-  options.job = "launch";
-  options.token = o.token;
-  options.log_dir = o.log_dir;
-  JobOptions job;
-  job.ranks = o.slots;
-  return supervise(job, options, train_words(config, words, o.slots));
+  options.grace_seconds = launch.grace_seconds;
+  options.log_dir = launch.log_dir;
+  return options;
 }
 
-std::string remote_line(const LaunchOptions& o, const std::vector<Host>& hosts, std::size_t node, int world,
-                        const Words& words) {
-  int first = 0;
-  for (std::size_t n = 0; n < node; ++n) first += static_cast<int>(hosts[n].slots.size());
-  std::string line = "cd " + shell_quoted(std::filesystem::current_path().string()) + " && exec env";
-  for (const std::string& variable : exported_variables()) line += " " + shell_quoted(variable);
-  Words all = {own_program(), "launch", "--no_ssh", "--token_from_stdin", "--node_rank", std::to_string(node),
-               "--first_rank", std::to_string(first), "--world_size", std::to_string(world), "--slots",
-               std::to_string(hosts[node].slots.size()), "--master_addr", o.master_address, "--master_port",
-               std::to_string(o.master_port)};
-  if (!o.log_dir.empty()) all.insert(all.end(), {"--log_dir", o.log_dir});
-  all.insert(all.end(), {"--", "train"});
-  all.insert(all.end(), words.begin(), words.end());
-  for (const std::string& word : all) line += " " + shell_quoted(word);
-  return line;
-}
-
-int run_over_ssh(LaunchOptions o, const std::vector<Host>& hosts, const Words& words) {
-  const RunConfig config = parse_run_config(words);
-  int world = 0;
-  for (const Host& host : hosts) world += static_cast<int>(host.slots.size());
-  if (o.master_address.empty()) {
-    const std::string& first = hosts.front().name;
-    o.master_address = first.substr(first.find('@') == std::string::npos ? 0 : first.find('@') + 1);
+// One host of a job that others know of: started through ssh by another `convoy launch`, or by hand.
+int launch_node(const LaunchWords& launch) {
+  const int nodes = launch.slots.empty() ? launch.choice.num_nodes.value_or(1) : static_cast<int>(launch.slots.size());
+  const int node = launch.node_rank.value_or(0);
+  if (node >= nodes) {
+    throw usage_error(fmt::format("--node_rank {} of {} hosts", node, nodes)).mend("host numbers begin at 0");
   }
-  JobOptions job = job_options(config, world);
-  job.least_ranks = 0;
-  job.ranks = world;
-  if (o.max_restarts >= 0) job.max_restarts = o.max_restarts;
-  job.grace_seconds = 15;  // the hosts' own supervisors end their ranks first
-  const WorkerWords words_of = train_words(config, words, world);
-  return run_job(job, [&](int restart, int ranks) -> std::optional<std::vector<WorkerProcess::Start>> {
-    std::optional<Words> line = words_of(restart, ranks);
-    if (!line) return std::nullopt;
-    line->erase(line->begin());  // "train"
-    const std::string token = random_word();
-    std::vector<WorkerProcess::Start> starts;
-    for (std::size_t node = 0; node < hosts.size(); ++node) {
-      WorkerProcess::Start start;
-      start.program = o.ssh;
-      if (o.ssh_port > 0) start.words = {"-p", std::to_string(o.ssh_port)};
-      start.words.push_back(hosts[node].name);
-      start.words.push_back(remote_line(o, hosts, node, world, *line));
-      start.rank = static_cast<int>(node);
-      start.name = fmt::format("host {}", hosts[node].name);
-      start.speaks = node == 0;
-      start.plain = true;
-      start.input = token + "\n";  // not on a command line, which others can read
-      start.search_path = true;
-      starts.push_back(std::move(start));
+  if (nodes > 1 && launch.master_address.empty()) {
+    throw usage_error("--no_ssh on several hosts needs --master_addr").mend("give the address of host 0");
+  }
+  std::vector<int> slots = launch.slots;
+  if (slots.empty()) slots.assign(static_cast<std::size_t>(nodes), ranks_per_node(launch, nodes).value_or(1));
+  SupervisorOptions options = supervisor_options(launch);
+  options.program = std::filesystem::read_symlink("/proc/self/exe").string();
+  options.node = node;
+  options.ranks = slots[static_cast<std::size_t>(node)];
+  options.first_rank = std::accumulate(slots.begin(), slots.begin() + node, 0);
+  options.world_size = std::accumulate(slots.begin(), slots.end(), 0);
+  if (!launch.master_address.empty()) options.master_address = launch.master_address;
+  options.master_port = launch.master_port.value_or(nodes > 1 ? 29500 : 0);
+  options.first_restart = launch.restart_count;
+  if (launch.setup_stdin) {
+    NodeSetup setup = read_node_setup(STDIN_FILENO);
+    options.job = setup.job;
+    options.token = setup.token;
+    options.environment = std::move(setup.environment);
+    options.control = STDIN_FILENO;
+  } else if (nodes > 1) {
+    // By hand: what all hosts were told makes the name; a secret has to come in CONVOY_JOB_TOKEN.
+    const NodeEnvironment shared = *detect_node([&](const std::string& name) -> std::optional<std::string> {
+      if (name == "RANK") return std::to_string(node);
+      if (name == "WORLD_SIZE") return std::to_string(nodes);
+      if (name == "MASTER_ADDR") return options.master_address;
+      if (name == "MASTER_PORT") return std::to_string(options.master_port);
+      return name.starts_with("CONVOY_JOB") ? process_environment()(name) : std::nullopt;
+    });
+    options.job = shared.job;
+    options.token = shared.token;
+  }
+  // Restarts are the business of whoever knows all hosts.
+  if (nodes == 1 && !launch.setup_stdin)
+    return start_workers(configured(launch), command_for(launch, options.ranks), options);
+  Words line = command_for(launch, options.world_size);
+  if (launch.setup_stdin) line = launch.command;  // it has been through command_for() already
+  line.insert(line.begin(), "train");
+  return supervise(options, [&](int, int) { return line; });
+}
+
+int launch_over_ssh(const LaunchWords& launch, const std::vector<Host>& hosts) {
+  const RunConfig config = configured(launch);
+  SshLaunchOptions options;
+  options.ssh = launch.ssh;
+  std::istringstream words(launch.launcher_words);
+  for (std::string word; words >> word;) options.ssh_words.push_back(word);
+  options.ssh_port = launch.ssh_port;
+  options.hosts = hosts;
+  options.program = std::filesystem::read_symlink("/proc/self/exe").string();
+  options.folder = std::filesystem::current_path().string();
+  options.master_address = launch.master_address;
+  options.master_port = launch.master_port.value_or(29500);
+  options.token = process_environment()("CONVOY_JOB_TOKEN").value_or("");
+  options.environment = exported_environment(environ);
+  for (auto& variable : environment_files()) options.environment.push_back(std::move(variable));
+  if (!launch.log_dir.empty()) options.options = {"--log_dir", launch.log_dir};
+  options.max_restarts = static_cast<int>(config.max_restarts);
+  options.grace_seconds = launch.grace_seconds;
+  int ranks = 0;
+  for (const Host& host : hosts) ranks += static_cast<int>(host.slots.size());
+  return ssh_launch(options, training_words(config, command_for(launch, ranks), ranks));
+}
+
+int launch_here(const LaunchWords& launch, std::optional<int> ranks) {
+  const RunConfig config = configured(launch);
+  SupervisorOptions options = supervisor_options(launch);
+  options.ranks = ranks.value_or(static_cast<int>(config.num_processes.value_or(1)));
+  // Port 0 is a free one; so is one that was not asked for, or that somebody has.
+  if (launch.master_port.value_or(0) != 0) {
+    if (is_free_port(*launch.master_port)) {
+      options.master_port = *launch.master_port;
+    } else {
+      log_warning("port {} is in use; taking a free one", *launch.master_port);
     }
-    return starts;
-  });
+  }
+  return start_workers(config, command_for(launch, options.ranks), options);
+}
+
+// What an outer launcher of one process per node says; nothing when there is none.
+std::optional<NodeEnvironment> outer_node() {
+  if (const auto worker = detect_worker(process_environment())) return node_of(*worker);
+  return detect_node(process_environment());
 }
 
 }  // namespace
 
-int launch_command(const Words& given) {
-  Words words = given;
-  const Words train = take_train_words(words);
-  LaunchOptions o;
-  CLI::App app("Starts the ranks of a training run on one or several hosts: convoy launch [options] [--] train RUNFILE …",
-               "launch");
-  add_options(app, o);
-  if (!parse_words(app, words)) return 0;
-  if (train.empty()) throw usage_error("nothing to launch").mend("give: convoy launch [options] -- train RUNFILE …");
-  if (o.token_from_stdin) {
-    std::getline(std::cin, o.token);
-    end_with_stdin();
-    return run_node(o, o.node_rank, train);
+int launch_command(const Words& words) {
+  const std::optional<LaunchWords> parsed = parse(words);
+  if (!parsed) return 0;
+  const LaunchWords& launch = *parsed;
+  if (launch.no_ssh || launch.setup_stdin || launch.node_rank) return launch_node(launch);
+
+  std::optional<std::vector<Host>> hosts = read_hostfile(launch.hostfile.empty() ? kUsual : launch.hostfile);
+  if (!hosts) {
+    if (!launch.hostfile.empty()) {
+      log_warning("Unable to find hostfile, will proceed with training with local resources only.");
+    }
+    const bool chosen = !launch.choice.include.empty() || !launch.choice.exclude.empty();
+    if (chosen) {
+      throw usage_error("--include and --exclude choose from a hostfile, and there is none")
+          .mend("give --hostfile FILE, or --num_gpus N for this host");
+    }
+    if (const auto node = outer_node(); node && !launch.choice.num_nodes) {
+      const RunConfig config = configured(launch);
+      const int per_node = ranks_per_node(launch, node->nodes)
+                               .value_or(node->local_size.value_or(static_cast<int>(config.num_processes.value_or(1))));
+      return serve_node(config, command_for(launch, per_node * node->nodes), *node, per_node,
+                        supervisor_options(launch));
+    }
+    if (launch.choice.num_nodes.value_or(1) > 1) {
+      throw usage_error("Num nodes is >1 but no extra nodes available via hostfile")
+          .mend("give --hostfile FILE, or start --no_ssh --node_rank N on each host");
+    }
+    return launch_here(launch, ranks_per_node(launch, 1));
   }
-  std::vector<Host> hosts;
-  if (!o.hostfile.empty() && std::filesystem::exists(o.hostfile)) {
-    hosts = parse_hostfile(read_file(o.hostfile), o.hostfile);
-    hosts = select_hosts(std::move(hosts), {o.include, o.exclude, o.nodes, o.per_node});
-  } else {
-    if (!o.hostfile.empty())
-      log_warning("Unable to find hostfile {}, will proceed with training with local resources only.", o.hostfile);
-    if (!o.include.empty() || !o.exclude.empty())
-      throw usage_error("--include and --exclude choose among the hosts of a hostfile").mend("give --hostfile");
+  HostChoice choice = launch.choice;
+  if (launch.num_processes) {
+    const int nodes = std::min(choice.num_nodes.value_or(65536), static_cast<int>(hosts->size()));
+    choice.num_gpus = ranks_per_node(launch, nodes);
   }
-  if (hosts.empty() || (hosts.size() == 1 && !o.no_ssh)) {
-    const RunConfig config = parse_run_config(train);
-    const int ranks = !hosts.empty() ? static_cast<int>(hosts.front().slots.size())
-                      : o.per_node > 0 ? o.per_node
-                                       : static_cast<int>(config.num_processes.value_or(1));
-    return start_workers(config, train, ranks, o.log_dir);
-  }
-  if (!o.no_ssh) return run_over_ssh(o, hosts, train);
-  if (o.node_rank < 0 || o.node_rank >= static_cast<int>(hosts.size()))
-    throw usage_error(fmt::format("--no_ssh needs --node_rank from 0 to {}", hosts.size() - 1)).at("--node_rank");
-  for (std::size_t n = 0; n < hosts.size(); ++n) {
-    if (static_cast<int>(n) < o.node_rank) o.first_rank += static_cast<int>(hosts[n].slots.size());
-    o.world += static_cast<int>(hosts[n].slots.size());
-  }
-  o.slots = static_cast<int>(hosts[static_cast<std::size_t>(o.node_rank)].slots.size());
-  if (o.master_address.empty()) o.master_address = hosts.front().name;
-  const char* token = std::getenv("CONVOY_JOB_TOKEN");
-  if (token == nullptr || *token == 0)
-    throw usage_error("--no_ssh needs the job's secret in CONVOY_JOB_TOKEN, the same on all hosts")
-        .mend("such as: export CONVOY_JOB_TOKEN=$(openssl rand -hex 16), once, and copy it to the others");
-  o.token = token;
-  return run_node(o, o.node_rank, train);
+  const std::vector<Host> chosen = choose_hosts(*hosts, choice);
+  if (chosen.size() > 1 || launch.force_multi) return launch_over_ssh(launch, chosen);
+  return launch_here(launch, static_cast<int>(chosen.front().slots.size()));
 }
 
 }  // namespace convoy

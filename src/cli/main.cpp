@@ -23,7 +23,7 @@ struct Command {
 
 constexpr Command kCommands[] = {
     {"train", "train or fine-tune a model", train_command},
-    {"launch", "start the ranks of a training run on one or several hosts", launch_command},
+    {"launch", "start a run on several processes or hosts", launch_command},
     {"plan", "say what memory a run takes, to the byte, before it runs", plan_command},
     {"generate", "continue a text with a model", generate_command},
     {"tokenize", "count or show the tokens of files", tokenize_command},

@@ -48,30 +48,21 @@ std::optional<std::string> newest_checkpoint(const RunConfig& config, std::files
   return newest;
 }
 
-}  // namespace
-
 std::string own_program() {
   return std::filesystem::read_symlink("/proc/self/exe").string();
 }
 
-JobOptions job_options(const RunConfig& config, int ranks) {
-  JobOptions options;
-  options.ranks = ranks;
-  options.max_restarts = static_cast<int>(config.max_restarts);
-  if (const auto range = elastic_range(config)) {
-    options.least_ranks = range->first;
-    options.ranks = std::min(ranks, range->second);
-  }
-  return options;
-}
+}  // namespace
 
-WorkerWords train_words(const RunConfig& config, const Words& words, int ranks) {
+WorkerWords training_words(const RunConfig& config, const Words& words, int ranks) {
   const auto begin = std::filesystem::file_time_type::clock::now();
-  return [=](int restart, int now) -> std::optional<std::vector<std::string>> {
+  const auto range = elastic_range(config);
+  const int planned = range ? std::min(ranks, range->second) : ranks;
+  return [=, &config](int restart, int now) -> std::optional<std::vector<std::string>> {
     std::vector<std::string> line = {"train"};
     line.insert(line.end(), words.begin(), words.end());
     if (now != ranks) {
-      const std::optional<std::int64_t> accumulation = accumulation_on(config, ranks, now);
+      const std::optional<std::int64_t> accumulation = accumulation_on(config, planned, now);
       if (!accumulation) return std::nullopt;
       line.insert(line.end(), {"--num_processes", std::to_string(now), "--gradient_accumulation_steps",
                                std::to_string(*accumulation)});
@@ -86,12 +77,33 @@ WorkerWords train_words(const RunConfig& config, const Words& words, int ranks) 
   };
 }
 
-int start_workers(const RunConfig& config, const Words& words, int ranks, const std::filesystem::path& log_dir) {
-  SupervisorOptions options;
+int start_workers(const RunConfig& config, const Words& words, SupervisorOptions options) {
   options.program = own_program();
-  options.log_dir = log_dir;
-  const JobOptions job = job_options(config, ranks);
-  return supervise(job, options, train_words(config, words, job.ranks));
+  options.max_restarts = static_cast<int>(config.max_restarts);
+  const int ranks = options.ranks;
+  if (const auto range = elastic_range(config)) {
+    options.least_ranks = range->first;
+    options.ranks = std::min(ranks, range->second);
+  }
+  return supervise(options, training_words(config, words, ranks));
+}
+
+int serve_node(const RunConfig& config, const Words& words, const NodeEnvironment& node, int local_size,
+               SupervisorOptions options) {
+  if (local_size == 0) local_size = node.local_size.value_or(static_cast<int>(config.num_processes.value_or(1)));
+  options.program = own_program();
+  options.ranks = local_size;
+  options.node = node.node;
+  options.first_rank = node.node * local_size;
+  options.world_size = node.nodes * local_size;
+  options.master_address = node.master_address;
+  options.master_port = node.master_port;
+  options.job = node.job;
+  options.token = node.token;
+  // One node alone cannot start again: its launcher starts all of them anew, for the exit status says that it is worth
+  // it.
+  options.max_restarts = node.nodes > 1 ? 0 : std::max(node.max_restarts, static_cast<int>(config.max_restarts));
+  return supervise(options, training_words(config, words, local_size));
 }
 
 }  // namespace convoy

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "base/error.h"
 #include "cli/commands.h"
 #include "cli/start_workers.h"
 #include "comm/communicator.h"
@@ -55,8 +54,12 @@ int train_command(const Words& words) {
   const RunConfig config = parse_run_config(kept);
   const std::optional<WorkerEnvironment> worker = detect_worker(process_environment(), local_rank);
   if (worker) return be_worker(config, *worker);
-  const int ranks = static_cast<int>(config.num_processes.value_or(1));
-  if (ranks > 1) return start_workers(config, kept, ranks, {});
+  if (const std::optional<NodeEnvironment> node = detect_node(process_environment())) {
+    if (node->nodes > 1 || node->local_size.value_or(1) > 1) return serve_node(config, kept, *node, 0, {});
+  }
+  SupervisorOptions options;
+  options.ranks = static_cast<int>(config.num_processes.value_or(1));
+  if (options.ranks > 1) return start_workers(config, kept, options);
   CpuDevice device;
   const std::unique_ptr<Communicator> communicator = make_single_communicator();
   return run_training(config, device, kVersion, *communicator);

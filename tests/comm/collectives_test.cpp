@@ -249,18 +249,22 @@ TEST_P(Ranks, OtherOperations) {
 
 TEST(Groups, SplitByColour) {
   for (const bool across_hosts : {false, true}) {
-  if (across_hosts && !testing::can_cross_hosts()) break;
-  testing::Connection connection;
-  connection.across_hosts = across_hosts;
-  const auto results = run_healthy_ranks(4, [&](Communicator& c) {
-    const std::unique_ptr<Communicator> group = c.split(c.rank() % 2);
-    double value = c.rank();
-    const ReducePiece piece{reinterpret_cast<std::byte*>(&value), 1};
-    group->all_reduce(DType::kF64, std::span(&piece, 1));
-    c.barrier();
-    return std::to_string(group->rank()) + "/" + std::to_string(group->size()) + " " + std::to_string(static_cast<int>(value));
-  }, connection);
-  EXPECT_EQ(results, (std::vector<std::string>{"0/2 2", "0/2 4", "1/2 2", "1/2 4"}));
+    if (across_hosts && !testing::can_cross_hosts()) break;
+    testing::Connection connection;
+    connection.across_hosts = across_hosts;
+    const auto results = run_healthy_ranks(
+        4,
+        [&](Communicator& c) {
+          const std::unique_ptr<Communicator> group = c.split(c.rank() % 2);
+          double value = c.rank();
+          const ReducePiece piece{reinterpret_cast<std::byte*>(&value), 1};
+          group->all_reduce(DType::kF64, std::span(&piece, 1));
+          c.barrier();
+          return std::to_string(group->rank()) + "/" + std::to_string(group->size()) + " " +
+                 std::to_string(static_cast<int>(value));
+        },
+        connection);
+    EXPECT_EQ(results, (std::vector<std::string>{"0/2 2", "0/2 4", "1/2 2", "1/2 4"}));
   }
 }
 

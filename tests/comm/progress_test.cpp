@@ -143,6 +143,59 @@ TEST_P(Progress, AMessageOfAnotherLengthIsAnErrorNotDamage) {
   EXPECT_NE(results[1].failure, "") << results[1].value;
 }
 
+TEST_P(Progress, DifferentOperationsAreAnErrorNotDamage) {
+  for (const bool other_kind : {false, true}) {
+    const auto results = run_ranks(
+        2,
+        [&](Communicator& c) -> std::string {
+          std::vector<float> data(100'000);
+          const ReducePiece piece{reinterpret_cast<std::byte*>(data.data()), c.rank() == 0 ? 100'000 : 50'000};
+          try {
+            if (other_kind && c.rank() == 1) {
+              c.barrier();
+            } else {
+              c.all_reduce(DType::kF32, std::span(&piece, 1));
+            }
+          } catch (const Error& error) {
+            const std::string text = std::to_string(static_cast<int>(error.status())) + " " + error.what();
+            sleep_ms(500);
+            return text;
+          }
+          return "no error";
+        },
+        connection(1.5));
+    for (const RankResult& result : results) {
+      EXPECT_EQ(result.value.rfind("1 ", 0), 0u) << result.value << result.failure;
+      EXPECT_NE(result.value.find("operation"), std::string::npos) << result.value << result.failure;
+    }
+  }
+}
+
+TEST_P(Progress, AKilledRankIsNoticedLongBeforeTheTimeout) {
+  for (const int victim : {0, 2}) {
+    const auto results = run_ranks(
+        3,
+        [&](Communicator& c) -> std::string {
+          c.barrier();
+          if (c.rank() == victim) ::kill(::getpid(), SIGKILL);
+          const auto begin = Clock::now();
+          try {
+            c.barrier();
+            return "no error";
+          } catch (const Error& error) {
+            const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+            return std::string(seconds < (GetParam() ? 10 : 1) ? "soon: " : "late: ") + error.what();
+          }
+        },
+        connection(40));
+    for (int r = 0; r < 3; ++r) {
+      if (r == victim) continue;
+      const RankResult& result = results[static_cast<std::size_t>(r)];
+      EXPECT_EQ(result.value.rfind("soon: rank " + std::to_string(victim), 0), 0u) << result.value << result.failure;
+    }
+  }
+}
+
 TEST_P(Progress, TheLastMessageOfOneThatLeavesArrives) {
   for (int round = 0; round < 15; ++round) {
     const auto results = run_ranks(

@@ -1,8 +1,12 @@
 #include "comm/rendezvous.h"
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <thread>
+#include <vector>
 
 #include "base/error.h"
 
@@ -32,7 +36,8 @@ TEST(Rendezvous, AStrangerCanNeitherReadNorWrite) {
   RendezvousServer server(0, "secret");
   RendezvousClient friendly("127.0.0.1", server.port(), "secret");
   friendly.set("a", "1");
-  for (const std::string& token : {std::string(), std::string("secre"), std::string("secret "), std::string("Secret")}) {
+  for (const std::string& token :
+       {std::string(), std::string("secre"), std::string("secret "), std::string("Secret")}) {
     RendezvousClient stranger("127.0.0.1", server.port(), token);
     EXPECT_THROW(stranger.get("a"), Error) << token;
     EXPECT_THROW(stranger.set("a", "2"), Error) << token;
@@ -41,6 +46,29 @@ TEST(Rendezvous, AStrangerCanNeitherReadNorWrite) {
   }
   EXPECT_EQ(friendly.get("a"), "1");
   EXPECT_FALSE(friendly.get("n").has_value());
+}
+
+TEST(Rendezvous, NeedsASecret) {
+  EXPECT_THROW(RendezvousServer(0, ""), Error);
+}
+
+TEST(Rendezvous, StrangersWhoHoldConnectionsDelayOthersOnly) {
+  RendezvousServer server(0, "secret", 1);
+  std::vector<int> held;
+  for (int i = 0; i < 40; ++i) {  // more than the server has threads
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<std::uint16_t>(server.port()));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    ASSERT_EQ(::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    held.push_back(fd);
+  }
+  RendezvousClient client("127.0.0.1", server.port(), "secret");
+  client.wait_for_server(20);
+  client.set("a", "1");
+  EXPECT_EQ(client.get("a"), "1");
+  for (const int fd : held) ::close(fd);
 }
 
 TEST(Rendezvous, RefusesWhatIsTooLarge) {
