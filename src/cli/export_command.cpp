@@ -23,7 +23,8 @@ namespace fs = std::filesystem;
 // A folder with checkpoints stands for its newest whole one.
 fs::path checkpoint_folder(const std::string& given) {
   if (!fs::is_directory(given))
-    throw usage_error(fmt::format("there is no folder {}", given)).mend("give a checkpoint, or the output_dir of a run");
+    throw usage_error(fmt::format("there is no folder {}", given))
+        .mend("give a checkpoint, or the output_dir of a run");
   if (fs::exists(fs::path(given) / CheckpointManifest::kFileName)) return given;
   CheckpointStore store(given);
   if (const auto newest = store.newest_whole()) return newest->folder;
@@ -78,12 +79,14 @@ std::vector<TensorSource> sources(const ModelFolder& model, const OptimizerState
 }  // namespace
 
 int export_command(const Words& words) {
-  CLI::App app("Writes the model of a checkpoint as a plain Hugging Face folder, without holding it in memory.", "export");
+  CLI::App app("Writes the model of a checkpoint as a plain Hugging Face folder, without holding it in memory.",
+               "export");
   std::string from, output, dtype_word;
   double shard_gigabytes = 5;
   app.add_option("checkpoint", from, "a checkpoint folder, or an output_dir (its newest whole checkpoint)")->required();
   app.add_option("--output", output, "folder to write")->required();
-  app.add_option("--dtype", dtype_word, "f32 (from the master weights where there are any), bf16 or f16; else as stored");
+  app.add_option("--dtype", dtype_word,
+                 "f32 (from the master weights where there are any), bf16 or f16; else as stored");
   app.add_option("--max_shard_size", shard_gigabytes, "largest weights file, GB")->check(CLI::PositiveNumber);
   if (!parse_words(app, words)) return 0;
   std::optional<DType> dtype;

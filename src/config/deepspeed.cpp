@@ -34,8 +34,7 @@ class Translator {
   explicit Translator(std::string name) : name_(std::move(name)) {}
 
   DeepSpeedSettings translate(const ConfigNode& root) {
-    if (root.kind != ConfigNode::Kind::kMap)
-      throw usage_error("a DeepSpeed configuration is a map of keys").at(name_);
+    if (root.kind != ConfigNode::Kind::kMap) throw usage_error("a DeepSpeed configuration is a map of keys").at(name_);
     for (const ConfigEntry& entry : root.entries) top_level(entry);
     finish();
     return std::move(made_);
@@ -87,8 +86,8 @@ class Translator {
       } else if (const DeepSpeedKey* any = find(section + ".*")) {
         use(*any, path, entry.value);
       } else {
-        throw usage_error(fmt::format("`{}`: unknown key '{}'{}", section, entry.key,
-                                      did_you_mean(entry.key, names_under(section))))
+        throw usage_error(
+            fmt::format("`{}`: unknown key '{}'{}", section, entry.key, did_you_mean(entry.key, names_under(section))))
             .at(at(entry.value))
             .mend("DeepSpeed refuses it too (\"Extra inputs are not permitted\"); docs/deepspeed.md lists the keys");
       }
@@ -109,8 +108,8 @@ class Translator {
       } else if (const DeepSpeedKey* key = find(path)) {
         use(*key, path, entry.value);
       } else {
-        throw usage_error(fmt::format("`{}`: unknown key '{}'{}", section, entry.key,
-                                      did_you_mean(entry.key, names_under(section))))
+        throw usage_error(
+            fmt::format("`{}`: unknown key '{}'{}", section, entry.key, did_you_mean(entry.key, names_under(section))))
             .at(at(entry.value));
       }
     }
@@ -233,18 +232,20 @@ class Translator {
     } else if (key == "sequence_parallel_size" || key == "tensor_parallel.autotp_size") {
       if (number(path, value) > 1) throw refused(path + " above 1", value, "shard weights with ZeRO stage 3 instead");
     } else if (key == "zero_optimization.offload_optimizer.ratio") {
-      if (number(path, value) != 1) throw refused(path + " below 1", value, "set it to 1.0: all of the state is offloaded");
+      if (number(path, value) != 1)
+        throw refused(path + " below 1", value, "set it to 1.0: all of the state is offloaded");
     } else {  // communication_data_type, data_types.grad_accum_dtype
       const std::string type = lower(value.text);
       if (type != "fp32" && type != "fp16" && type != "bf16") {
-        throw usage_error(fmt::format("Invalid {}. Supported data types: ['fp16', 'bf16', 'fp32']. Got: {}", path,
-                                      value.text))
+        throw usage_error(
+            fmt::format("Invalid {}. Supported data types: ['fp16', 'bf16', 'fp32']. Got: {}", path, value.text))
             .at(at(value));
       }
       if (type != "fp32")
-        made_.notes.push_back(fmt::format("no effect: `{}: {}` ({}): gradients are kept and summed in fp32, which loses "
-                                          "nothing",
-                                          path, value.text, at(value)));
+        made_.notes.push_back(
+            fmt::format("no effect: `{}: {}` ({}): gradients are kept and summed in fp32, which loses "
+                        "nothing",
+                        path, value.text, at(value)));
     }
   }
 
@@ -273,7 +274,8 @@ class Translator {
     for (ConfigEntry entry : node.entries) {
       if (is_auto(entry.value)) {
         // The learning rate, the steps of the run and its warm-up are the schedules' own defaults.
-        if (entry.key == "warmup_min_lr") params.entries.push_back({entry.key, ConfigNode::scalar("0", false, node.line)});
+        if (entry.key == "warmup_min_lr")
+          params.entries.push_back({entry.key, ConfigNode::scalar("0", false, node.line)});
         continue;
       }
       if (entry.value.quoted && parse_real(entry.value.text)) entry.value.quoted = false;
@@ -293,9 +295,10 @@ class Translator {
       if (!beside_zero)
         throw refused("pipeline.stages", *pipeline_stages_,
                       "leave it out: there is no pipeline parallelism yet; ZeRO stage 3 shards the weights");
-      made_.notes.push_back(fmt::format(
-          "no effect: `pipeline.stages` ({}): ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism in DeepSpeed",
-          at(*pipeline_stages_)));
+      made_.notes.push_back(
+          fmt::format("no effect: `pipeline.stages` ({}): ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism "
+                      "in DeepSpeed",
+                      at(*pipeline_stages_)));
     }
     if (tensorboard_) {
       ConfigNode list;

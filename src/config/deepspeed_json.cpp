@@ -153,18 +153,20 @@ class Reader {
   std::string bare_key() {
     const std::size_t begin = at_;
     while (at_ < text_.size() && std::string_view(" \t\r\n:,{}[]").find(peek()) == std::string_view::npos) next();
-    if (at_ == begin) throw wrong(at_ < text_.size() ? fmt::format("'{}' where a key should be", peek()) : "a key is missing");
+    if (at_ == begin)
+      throw wrong(at_ < text_.size() ? fmt::format("'{}' where a key should be", peek()) : "a key is missing");
     return std::string(text_.substr(begin, at_ - begin));
   }
   // A number, a word, or text without quotes, to the end of the line or the next delimiter.
   std::string bare() {
     const std::size_t begin = at_;
-    while (at_ < text_.size() && std::string_view("\r\n,{}[]#").find(peek()) == std::string_view::npos && !starts("//") &&
-           !starts("/*"))
+    while (at_ < text_.size() && std::string_view("\r\n,{}[]#").find(peek()) == std::string_view::npos &&
+           !starts("//") && !starts("/*"))
       next();
     std::string word(text_.substr(begin, at_ - begin));
     while (!word.empty() && (word.back() == ' ' || word.back() == '\t')) word.pop_back();
-    if (word.empty()) throw wrong(at_ < text_.size() ? fmt::format("'{}' where a value should be", peek()) : "a value is missing");
+    if (word.empty())
+      throw wrong(at_ < text_.size() ? fmt::format("'{}' where a value should be", peek()) : "a value is missing");
     return word;
   }
 
@@ -172,7 +174,8 @@ class Reader {
     std::uint32_t code = 0;
     for (int i = 0; i < 4; ++i) {
       const char c = at_ < text_.size() ? next() : '\0';
-      const auto digit = std::string_view("0123456789abcdef").find(static_cast<char>(c >= 'A' && c <= 'F' ? c + 32 : c));
+      const auto digit =
+          std::string_view("0123456789abcdef").find(static_cast<char>(c >= 'A' && c <= 'F' ? c + 32 : c));
       if (digit == std::string_view::npos || c == '\0') throw wrong("\\u is not followed by four hexadecimal digits");
       code = code * 16 + static_cast<std::uint32_t>(digit);
     }

@@ -14,11 +14,11 @@ struct DeepSpeedKey {
     kNoted,    // accepted without effect, with the reason
     kRefused,  // refused where it is switched on
   };
-  const char* path;     // "zero_optimization.stage"; "*" stands for any name
+  const char* path;  // "zero_optimization.stage"; "*" stands for any name
   Verdict verdict;
-  const char* target;   // the key of the run file, or "".
-  const char* text;     // meaning, reason or remedy
-  const char* sample;   // a value as JSON that shows it (for the refused: one that is refused)
+  const char* target;  // the key of the run file, or "".
+  const char* text;    // meaning, reason or remedy
+  const char* sample;  // a value as JSON that shows it (for the refused: one that is refused)
 };
 
 const std::vector<DeepSpeedKey>& deepspeed_keys();

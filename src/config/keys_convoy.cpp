@@ -110,7 +110,8 @@ Section machine_keys() {
   s.add("print_program", &RunConfig::print_program, "Print the instructions of a training step.");
   s.add("wall_clock_breakdown", &RunConfig::wall_clock_breakdown,
         "Print the seconds of each logged step by kind of operation, and each rank's share of waiting.");
-  s.add("steps_per_print", &RunConfig::steps_per_print, "Print DeepSpeed's line of step, skipped steps and rate so often.")
+  s.add("steps_per_print", &RunConfig::steps_per_print,
+        "Print DeepSpeed's line of step, skipped steps and rate so often.")
       .range(1, kMostElements)
       .when_unset("never");
   s.add("trace", &RunConfig::trace, "Write when each instruction of the first steps ran, as a Chrome/Perfetto trace.")

@@ -104,7 +104,8 @@ DType resolve_dtype(const RunConfig& config, std::optional<DType> stored) {
   if (config.dtype) return *config.dtype;
   if (config.from_scratch || !stored) return DType::kF32;
   if (*stored == DType::kF32 || *stored == DType::kBF16) return *stored;
-  throw usage_error(fmt::format("the weights are stored as {}: it must be said what training computes in", name_of(*stored)))
+  throw usage_error(
+      fmt::format("the weights are stored as {}: it must be said what training computes in", name_of(*stored)))
       .at("dtype")
       .mend("choose dtype: bf16, f32, or f16 (with loss scaling)");
 }

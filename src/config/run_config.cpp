@@ -135,23 +135,23 @@ void resolve_recompute(RunConfig& config) {
   if (given && on != (config.recompute != RecomputeSetting::kNone))
     throw contradiction(config, "gradient_checkpointing", "recompute",
                         fmt::format("`gradient_checkpointing: {}` and `recompute: {}` contradict each other", on,
-                                    on                                         ? "none"
+                                    on                                            ? "none"
                                     : config.recompute == RecomputeSetting::kFull ? "full"
-                                                                               : "selective"));
+                                                                                  : "selective"));
   if (on && !given)
     give(config, "recompute", static_cast<std::int64_t>(RecomputeSetting::kFull),
          "gradient_checkpointing, " + config.source_of("gradient_checkpointing"));
 }
 
 bool strict_deepspeed(const std::vector<Given>& given) {
-  return std::any_of(given.begin(), given.end(), [](const Given& each) {
-    return each.key->name == "strict_ds" && !is_off(each.node);
-  });
+  return std::any_of(given.begin(), given.end(),
+                     [](const Given& each) { return each.key->name == "strict_ds" && !is_off(each.node); });
 }
 
 // A value in the DeepSpeed configuration counts more than one beside it. `dtype` gives way to fp16 and bf16.
 void merge_deepspeed(std::vector<Given>& all, std::vector<std::string>& notes) {
-  const auto file = std::find_if(all.begin(), all.end(), [](const Given& each) { return each.key->name == "deepspeed"; });
+  const auto file =
+      std::find_if(all.begin(), all.end(), [](const Given& each) { return each.key->name == "deepspeed"; });
   if (file == all.end() || is_off(file->node)) return;
   DeepSpeedSettings read = read_deepspeed(file->node, file->where);
   const bool strict = strict_deepspeed(all);
@@ -165,8 +165,9 @@ void merge_deepspeed(std::vector<Given>& all, std::vector<std::string>& notes) {
         continue;
       }
       if (same_key && convert_value(*beside) != convert_value(given)) {
-        const std::string what = fmt::format("ds {}={} vs hf {}={}", given.written, value_text(*given.key, convert_value(given)),
-                                             beside->written, value_text(*beside->key, convert_value(*beside)));
+        const std::string what =
+            fmt::format("ds {}={} vs hf {}={}", given.written, value_text(*given.key, convert_value(given)),
+                        beside->written, value_text(*beside->key, convert_value(*beside)));
         if (strict) mismatches += fmt::format("\n- {}", what);
         notes.push_back(fmt::format("warning: `{}` ({}) counts, not `{}` ({}): {}", given.written, given.where,
                                     beside->written, beside->where, what));

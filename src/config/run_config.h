@@ -98,7 +98,7 @@ struct RunConfig {
   OffloadDevice offload_optimizer = OffloadDevice::kNone, offload_param = OffloadDevice::kNone;
   double timeout = 30;  // seconds
   std::int64_t max_restarts = 0;
-  std::optional<std::string> elastic;  // "MIN:MAX" ranks
+  std::optional<std::string> elastic;         // "MIN:MAX" ranks
   std::optional<std::int64_t> scale_lr_from;  // ranks that learning_rate is meant for
 
   // Loss scaling (fp16)

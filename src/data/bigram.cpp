@@ -24,7 +24,8 @@ std::uint64_t pair_key(TokenId first, TokenId second) {
 
 class Bigram {
  public:
-  Bigram(const TokenData& data, std::span<const DocumentId> documents, std::int64_t vocab) : vocab_(static_cast<double>(vocab)) {
+  Bigram(const TokenData& data, std::span<const DocumentId> documents, std::int64_t vocab)
+      : vocab_(static_cast<double>(vocab)) {
     const auto size = static_cast<std::size_t>(vocab);
     unigrams_.assign(size, 0);
     followers_.assign(size, 0);
@@ -56,11 +57,13 @@ class Bigram {
   }
 
   double unigram_loss(TokenId token) const {
-    return -std::log((static_cast<double>(unigrams_[static_cast<std::size_t>(token)]) + 1) / (static_cast<double>(total_) + vocab_));
+    return -std::log((static_cast<double>(unigrams_[static_cast<std::size_t>(token)]) + 1) /
+                     (static_cast<double>(total_) + vocab_));
   }
 
   double bigram_loss(TokenId before, TokenId token) const {
-    const double lower = (static_cast<double>(continuations_[static_cast<std::size_t>(token)]) + 1) / (static_cast<double>(pairs_.size()) + vocab_);
+    const double lower = (static_cast<double>(continuations_[static_cast<std::size_t>(token)]) + 1) /
+                         (static_cast<double>(pairs_.size()) + vocab_);
     const auto context = static_cast<double>(after_[static_cast<std::size_t>(before)]);
     if (context == 0) return -std::log(lower);
     const double seen = std::max(0.0, static_cast<double>(count(before, token)) - discount_) / context;
@@ -71,7 +74,8 @@ class Bigram {
  private:
   std::int64_t count(TokenId before, TokenId token) const {
     const std::uint64_t key = pair_key(before, token);
-    const auto place = std::lower_bound(pairs_.begin(), pairs_.end(), key, [](const Pair& pair, std::uint64_t k) { return pair.key < k; });
+    const auto place = std::lower_bound(pairs_.begin(), pairs_.end(), key,
+                                        [](const Pair& pair, std::uint64_t k) { return pair.key < k; });
     return place != pairs_.end() && place->key == key ? place->count : 0;
   }
 
@@ -84,8 +88,9 @@ class Bigram {
 
 }  // namespace
 
-BigramBaseline bigram_baseline(const TokenData& train, std::span<const DocumentId> train_documents, const TokenData& validation,
-                               std::span<const DocumentId> validation_documents, std::int64_t vocab_size) {
+BigramBaseline bigram_baseline(const TokenData& train, std::span<const DocumentId> train_documents,
+                               const TokenData& validation, std::span<const DocumentId> validation_documents,
+                               std::int64_t vocab_size) {
   const Bigram model(train, train_documents, vocab_size);
   BigramBaseline result;
   for (DocumentId d : validation_documents) {

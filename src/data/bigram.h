@@ -15,10 +15,11 @@ struct BigramBaseline {
   std::int64_t targets = 0;
 };
 
-// Counts token pairs in the training documents and scores the validation documents' targets. The bigram is interpolated with a
-// unigram by absolute discounting, the unigram made of continuation counts (Kneser and Ney, 1995), its discount estimated as
-// n1 / (n1 + 2 n2) (Ney, Essen and Kneser, 1994); the unigram alone is smoothed by adding one.
-BigramBaseline bigram_baseline(const TokenData& train, std::span<const DocumentId> train_documents, const TokenData& validation,
-                               std::span<const DocumentId> validation_documents, std::int64_t vocab_size);
+// Counts token pairs in the training documents and scores the validation documents' targets. The bigram is interpolated
+// with a unigram by absolute discounting, the unigram made of continuation counts (Kneser and Ney, 1995), its discount
+// estimated as n1 / (n1 + 2 n2) (Ney, Essen and Kneser, 1994); the unigram alone is smoothed by adding one.
+BigramBaseline bigram_baseline(const TokenData& train, std::span<const DocumentId> train_documents,
+                               const TokenData& validation, std::span<const DocumentId> validation_documents,
+                               std::int64_t vocab_size);
 
 }  // namespace convoy

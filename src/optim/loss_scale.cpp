@@ -34,10 +34,12 @@ std::string LossScaler::lower() {
   }
   if (state_.scale <= settings_.min_loss_scale) {
     throw numerics_error(
-        "Current loss scale already at minimum - cannot decrease scale anymore: gradients overflow float16 whatever the "
+        "Current loss scale already at minimum - cannot decrease scale anymore: gradients overflow float16 whatever "
+        "the "
         "scale")
         .mend(
-            "train in bf16 (models trained in bf16 often overflow float16), lower the learning rate, or look at the data "
+            "train in bf16 (models trained in bf16 often overflow float16), lower the learning rate, or look at the "
+            "data "
             "of these steps");
   }
   state_.scale = std::max(state_.scale / 2, settings_.min_loss_scale);

@@ -25,7 +25,8 @@ class LossScaler {
 
   bool dynamic() const { return settings_.loss_scale == 0; }
   // What the loss of the coming step is multiplied with. Gradients are divided by the scale that they were computed
-  // with (DeepSpeed divides by the one after the update, which halves the gradients of the step that doubles the scale).
+  // with (DeepSpeed divides by the one after the update, which halves the gradients of the step that doubles the
+  // scale).
   double scale() const { return state_.scale; }
   // Once per optimizer step: `overflow` = a gradient of some rank was not finite, and the step was skipped. Returns a
   // line for the log, or "". Throws a numerics error when the scale cannot fall further.

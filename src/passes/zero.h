@@ -48,8 +48,8 @@ void shard_gradients(Graph& graph, const ZeroOptions& options);
 // of what the next block needs starts ahead while it has at most prefetch_bucket elements.
 void gather_weights(Graph& graph, const ZeroOptions& options);
 
-// Buckets of consecutive tensors with at most `limit` elements each (a larger tensor is one of its own): the first index
-// of every bucket, and the end.
+// Buckets of consecutive tensors with at most `limit` elements each (a larger tensor is one of its own): the first
+// index of every bucket, and the end.
 std::vector<std::size_t> cut_buckets(const std::vector<std::int64_t>& numels, std::int64_t limit);
 
 }  // namespace convoy

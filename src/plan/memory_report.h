@@ -27,8 +27,8 @@ struct Alternative {
   std::size_t total = 0;
   double extra_flops = 0;  // relative to now: 0.33 = a third more
 };
-// Combinations of recomputation, smaller micro-batches, sequential accumulation and 16-bit weights that no other beats in
-// bytes, arithmetic and number of changes at once; the largest first. Only those that take less than now.
+// Combinations of recomputation, smaller micro-batches, sequential accumulation and 16-bit weights that no other beats
+// in bytes, arithmetic and number of changes at once; the largest first. Only those that take less than now.
 std::vector<Alternative> alternatives(const Model& model, const TrainShape& shape, const WorkspaceSizes& workspaces);
 
 // Bytes that this process may take: the least of the machine's available memory and its control group's limit.

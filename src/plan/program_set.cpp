@@ -74,7 +74,8 @@ void add_parameters(const Model& model, const TrainShape& shape, Layout& layout)
                 !shape.zero.shards_gradients());
     const TensorSpec state{wide, shape.zero.shards_state() ? Shape{owned_range(shape, numel).count} : parameter.shape};
     if (shape.has_master()) layout.add(Role::kMaster, parameter.name, state);
-    for (int m = 0; m < shape.optimizer.moments(); ++m) layout.add(Role::kMoment, moment_name(m, parameter.name), state);
+    for (int m = 0; m < shape.optimizer.moments(); ++m)
+      layout.add(Role::kMoment, moment_name(m, parameter.name), state);
   }
   layout.add(Role::kBatch, kUpdateScalarsName, {DType::kF64, {kUpdateScalars}});
 }
@@ -148,8 +149,8 @@ class UpdateGraph {
       const TensorSpec state = owned_spec(parameter, wide());
       decays.push_back(parameter.decay || shape_.decay_bias_norm ? static_cast<float>(shape_.weight_decay) : 0.0f);
       owners.push_back(p);
-      inputs.push_back(graph_.add_source(Role::kWeight, owned_name(shape_, parameter.name),
-                                         owned_spec(parameter, shape_.dtype)));
+      inputs.push_back(
+          graph_.add_source(Role::kWeight, owned_name(shape_, parameter.name), owned_spec(parameter, shape_.dtype)));
       inputs.push_back(gradients_[p]);
       if (shape_.has_master()) inputs.push_back(graph_.add_source(Role::kMaster, parameter.name, state));
       for (int m = 0; m < shape_.optimizer.moments(); ++m)

@@ -53,8 +53,7 @@ class ReduceKernel final : public StartKernel<ReducePiece> {
 
 class WaitKernel final : public Kernel {
  public:
-  WaitKernel(Communicator& communicator, TicketCell ticket)
-      : communicator_(communicator), ticket_(std::move(ticket)) {}
+  WaitKernel(Communicator& communicator, TicketCell ticket) : communicator_(communicator), ticket_(std::move(ticket)) {}
   void run(const KernelArguments&) override { communicator_.wait(*ticket_); }
 
  private:

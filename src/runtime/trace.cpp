@@ -27,14 +27,18 @@ void Trace::stop() {
 void Trace::write(const std::filesystem::path& path) const {
   const std::lock_guard guard(lock_);
   std::string text = "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n";
-  text += fmt::format(R"({{"name": "process_name", "ph": "M", "pid": {}, "args": {{"name": "rank {}"}}}})", rank_, rank_);
+  text +=
+      fmt::format(R"({{"name": "process_name", "ph": "M", "pid": {}, "args": {{"name": "rank {}"}}}})", rank_, rank_);
   for (const auto& [lane, name] : {std::pair{0, "compute"}, std::pair{1, "communication"}}) {
-    text += fmt::format(",\n" R"({{"name": "thread_name", "ph": "M", "pid": {}, "tid": {}, "args": {{"name": "{}"}}}})",
-                        rank_, lane, name);
+    text += fmt::format(
+        ",\n"
+        R"({{"name": "thread_name", "ph": "M", "pid": {}, "tid": {}, "args": {{"name": "{}"}}}})",
+        rank_, lane, name);
   }
   for (const Event& event : events_) {
     text += fmt::format(
-        ",\n" R"({{"name": "{}", "cat": "{}", "ph": "X", "pid": {}, "tid": {}, "ts": {:.3f}, "dur": {:.3f}, "args": {{"bytes": {}}}}})",
+        ",\n"
+        R"({{"name": "{}", "cat": "{}", "ph": "X", "pid": {}, "tid": {}, "ts": {:.3f}, "dur": {:.3f}, "args": {{"bytes": {}}}}})",
         event.name, event.category, rank_, event.lane == Lane::kCompute ? 0 : 1,
         microseconds(event.begin.time_since_epoch()), microseconds(event.end - event.begin), event.bytes);
   }

@@ -145,8 +145,8 @@ void CheckpointSaver::start(std::int64_t step, const CheckpointContent& content)
   if (communicator_ != nullptr) job->folder = share_text(*communicator_, job->folder.string());
   const bool sharded = content.engine.shape().zero.shards_state();
   job->with_optimizer = !content.model_only && (first || sharded);
-  job->weights = snapshot_weights(content.engine.store(), content.weights, content.source.folder.get(), communicator_,
-                                  first);
+  job->weights =
+      snapshot_weights(content.engine.store(), content.weights, content.source.folder.get(), communicator_, first);
   job->config = content.source.config.get();
   job->carry_from = content.carry_from;
   if (job->with_optimizer) {

@@ -125,7 +125,8 @@ void ParameterStore::set_rows(std::size_t parameter, std::int64_t first_row, DTy
 }
 
 Role ParameterStore::source_role(std::size_t parameter, DType dtype) const {
-  const bool from_master = layout_.contains(Role::kMaster, model_.parameters()[parameter].name) && dtype != shape_.dtype;
+  const bool from_master =
+      layout_.contains(Role::kMaster, model_.parameters()[parameter].name) && dtype != shape_.dtype;
   return from_master ? Role::kMaster : Role::kWeight;
 }
 

@@ -25,7 +25,8 @@ class ParameterStore {
   const Model& model() const { return model_; }
   // Draws the weights of a new model.
   void initialize(std::uint64_t seed);
-  // Sets rows of a parameter (and of its master copy) from values of any floating dtype, as far as this rank holds them.
+  // Sets rows of a parameter (and of its master copy) from values of any floating dtype, as far as this rank holds
+  // them.
   void set_rows(std::size_t parameter, std::int64_t first_row, DType dtype, std::span<const std::byte> values);
   // Rows of a parameter as `dtype`, from the master copy where there is one and it is the wider. Only for parameters
   // that this rank holds whole: see is_whole.

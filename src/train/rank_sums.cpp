@@ -14,7 +14,8 @@ std::vector<double> gathered(Communicator* communicator, const std::vector<doubl
   if (communicator == nullptr || communicator->size() == 1) return mine;
   const auto length = static_cast<std::int64_t>(mine.size());
   std::vector<double> all(mine.size() * static_cast<std::size_t>(communicator->size()));
-  const GatherPiece piece{reinterpret_cast<const std::byte*>(mine.data()), reinterpret_cast<std::byte*>(all.data()),
+  const GatherPiece piece{reinterpret_cast<const std::byte*>(mine.data()),
+                          reinterpret_cast<std::byte*>(all.data()),
                           {length * communicator->size(), length}};
   communicator->all_gather(DType::kF64, std::span(&piece, 1));
   return all;

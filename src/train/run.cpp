@@ -201,7 +201,8 @@ RunConfig for_ranks(const RunConfig& given, int ranks) {
 void warn_of_precision(const ModelSource& source) {
   if (source.dtype == DType::kF16 && source.stored == DType::kBF16) {
     log_warning(
-        "the weights are stored in bf16 and trained in fp16: values that bf16 holds may overflow fp16. bf16: true keeps "
+        "the weights are stored in bf16 and trained in fp16: values that bf16 holds may overflow fp16. bf16: true "
+        "keeps "
         "their range");
   }
 }
@@ -277,10 +278,11 @@ int run_training(const RunConfig& settings, Device& device, const std::string& v
     log_info("resumed from {} at step {}", checkpoint->string(), trainer.state().step);
   }
   if (first) write_file_atomic(std::filesystem::path(config.output_dir) / "resolved.yaml", print_resolved(settings));
-  log_info("{} steps, {} per epoch, {} rows of {} tokens each; ready after {:.2f} s on {}{}", counts.total,
-           counts.per_epoch, options.rows_per_step, shape.seq,
-           std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), device.name(),
-           communicator.size() > 1 ? fmt::format(", {} ranks, ZeRO stage {}", communicator.size(), shape.zero.stage) : "");
+  log_info(
+      "{} steps, {} per epoch, {} rows of {} tokens each; ready after {:.2f} s on {}{}", counts.total, counts.per_epoch,
+      options.rows_per_step, shape.seq, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(),
+      device.name(),
+      communicator.size() > 1 ? fmt::format(", {} ranks, ZeRO stage {}", communicator.size(), shape.zero.stage) : "");
   communicator.barrier();
   keep_alive.reset();
   const int status = trainer.run();
@@ -311,7 +313,8 @@ std::string plan_run(const RunConfig& settings, Device& device) {
                   ranks > 1 ? fmt::format(", {} ranks, ZeRO stage {}", ranks, shape.zero.stage) : "", print(report));
   std::size_t most = report.total;
   for (int r = 1; r < ranks; ++r) {
-    const ProgramSet others = make_programs(*source.model, train_shape(config, source, evaluates(config), r, ranks), device);
+    const ProgramSet others =
+        make_programs(*source.model, train_shape(config, source, evaluates(config), r, ranks), device);
     const MemoryReport theirs = memory_report(others.sizes, others.activation_lower_bound);
     text += fmt::format("rank {}\n{}", r, print(theirs));
     most = std::max(most, theirs.total);

@@ -11,8 +11,8 @@ namespace convoy {
 // the ranks of the run, which all call with the same settings.
 int run_training(const RunConfig& settings, Device& device, const std::string& version, Communicator& communicator);
 
-// What `convoy plan` prints: the memory of every rank by kind and what other settings would take. Reads no weight and no
-// data.
+// What `convoy plan` prints: the memory of every rank by kind and what other settings would take. Reads no weight and
+// no data.
 std::string plan_run(const RunConfig& config, Device& device);
 
 }  // namespace convoy

@@ -128,9 +128,9 @@ void RunObserver::print_details(const StepResult& result, bool due) {
   }
   if (!due || !result.timing) return;
   const Executor::Timing& time = *result.timing;
-  std::string line = fmt::format("time (ms) | fwd: {:.2f} | bwd: {:.2f} | recompute: {:.2f} | step: {:.2f} | whole: {:.2f}",
-                                 1e3 * time.forward, 1e3 * time.backward, 1e3 * time.recompute, 1e3 * time.update,
-                                 1e3 * result.seconds);
+  std::string line = fmt::format(
+      "time (ms) | fwd: {:.2f} | bwd: {:.2f} | recompute: {:.2f} | step: {:.2f} | whole: {:.2f}", 1e3 * time.forward,
+      1e3 * time.backward, 1e3 * time.recompute, 1e3 * time.update, 1e3 * result.seconds);
   if (settings_.ranks > 1) {
     line += fmt::format(" | waiting for others: {:.2f} | slowest rank {}: {:.2f}, fastest: {:.2f}", 1e3 * time.waiting,
                         result.slowest_rank, 1e3 * result.slowest_seconds, 1e3 * result.fastest_seconds);

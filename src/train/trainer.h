@@ -28,8 +28,8 @@ struct StepResult {
   std::int64_t tokens = 0;  // of the global batch, without padding
   double seconds = 0;       // of the step
   std::int64_t tokens_seen = 0;
-  std::optional<double> loss_scale;  // fp16: the one used
-  std::int64_t skipped_steps = 0;    // so far
+  std::optional<double> loss_scale;        // fp16: the one used
+  std::int64_t skipped_steps = 0;          // so far
   std::optional<Executor::Timing> timing;  // wall_clock_breakdown
   // Several ranks: the time that the slowest one computed and that the one which waited longest waited.
   int slowest_rank = 0;
@@ -78,8 +78,8 @@ struct TrainerOptions {
   std::int64_t rows_per_step = 1;
   std::optional<int> save_total_limit;
   bool save_only_model = false;
-  bool save_beside = true;  // write checkpoints while training goes on
-  bool timing = false;      // wall_clock_breakdown
+  bool save_beside = true;      // write checkpoints while training goes on
+  bool timing = false;          // wall_clock_breakdown
   std::filesystem::path trace;  // empty: none
   std::filesystem::path carry_from;
 };

@@ -20,8 +20,8 @@ struct StateTensor {
   int moment;
   std::size_t parameter;
   Shape shape;
-  std::int64_t first;           // element of the parameter that is its first
-  std::int64_t begin, end;      // elements of the parameter that this rank holds of it
+  std::int64_t first;       // element of the parameter that is its first
+  std::int64_t begin, end;  // elements of the parameter that this rank holds of it
   bool empty() const { return begin >= end; }
   bool whole() const { return begin == first && end - begin == shape.numel(); }
 };
@@ -38,7 +38,8 @@ std::vector<StateTensor> state_tensors(const Engine& engine) {
     }
   };
   if (engine.shape().has_master()) add("master.", Role::kMaster, 0);
-  for (int m = 0; m < engine.shape().optimizer.moments(); ++m) add(m == 0 ? "exp_avg." : "exp_avg_sq.", Role::kMoment, m);
+  for (int m = 0; m < engine.shape().optimizer.moments(); ++m)
+    add(m == 0 ? "exp_avg." : "exp_avg_sq.", Role::kMoment, m);
   return all;
 }
 
@@ -112,10 +113,8 @@ std::vector<TensorSource> snapshot_weights(const ParameterStore& store, const We
       const Shape& shape = store.model().parameters()[binding.parameter].shape;
       const std::size_t row = static_cast<std::size_t>(shape.numel() / shape[0]) * size_of(binding.stored.spec.dtype);
       tensor.produce = [bytes = parameters.at({binding.parameter, binding.stored.spec.dtype}),
-                        first = static_cast<std::size_t>(binding.first_row) * row,
-                        count = binding.stored.spec.bytes()](const ByteSink& sink) {
-        sink(std::span(*bytes).subspan(first, count));
-      };
+                        first = static_cast<std::size_t>(binding.first_row) * row, count = binding.stored.spec.bytes()](
+                           const ByteSink& sink) { sink(std::span(*bytes).subspan(first, count)); };
     }
     all.push_back(std::move(tensor));
   }
@@ -154,9 +153,10 @@ OptimizerSnapshot snapshot_optimizer(const Engine& engine) {
   for (const StateTensor& tensor : state_tensors(engine)) {
     if (tensor.empty()) continue;
     const StoredPart held = engine.store().part(tensor.role, tensor.parameter, tensor.moment);
-    made.values.push_back(engine.store().read_elements(tensor.role, held, tensor.begin - held.first,
-                                                       tensor.end - tensor.begin));
-    check(made.values.back().size() == static_cast<std::size_t>(tensor.end - tensor.begin) * size, "a state of another type");
+    made.values.push_back(
+        engine.store().read_elements(tensor.role, held, tensor.begin - held.first, tensor.end - tensor.begin));
+    check(made.values.back().size() == static_cast<std::size_t>(tensor.end - tensor.begin) * size,
+          "a state of another type");
   }
   return made;
 }

@@ -57,7 +57,8 @@ TEST(ConfigErrors, Choices) {
   EXPECT_EQ(
       text_error("optim: adafactor"),
       "`optim`: 'adafactor' is not supported [run.yaml:1]; use optim: adamw, or lion, whose state is half as large");
-  EXPECT_EQ(text_error("offload_optimizer: nvme"), "`offload_optimizer`: 'nvme' is not supported [run.yaml:1]; use cpu");
+  EXPECT_EQ(text_error("offload_optimizer: nvme"),
+            "`offload_optimizer`: 'nvme' is not supported [run.yaml:1]; use cpu");
   EXPECT_EQ(text_error("device: cuda"),
             "`device`: 'cuda' is not supported [run.yaml:1]; use device: cpu; this build has no CUDA device");
   EXPECT_EQ(

@@ -50,7 +50,8 @@ TEST(DeepSpeedFiles, GlmAsrZero2) {
   EXPECT_TRUE(config.decay_bias_norm);
   EXPECT_DOUBLE_EQ(config.adam_epsilon, 1e-8);
   EXPECT_EQ(config.lr_scheduler_type, "WarmupLR");
-  EXPECT_NE(config.lr_scheduler_kwargs.find("\"warmup_num_steps\":1000"), std::string::npos) << config.lr_scheduler_kwargs;
+  EXPECT_NE(config.lr_scheduler_kwargs.find("\"warmup_num_steps\":1000"), std::string::npos)
+      << config.lr_scheduler_kwargs;
   EXPECT_EQ(config.reduce_bucket_size, 200'000'000);
   EXPECT_EQ(config.allgather_bucket_size, 200'000'000);
   EXPECT_EQ(config.overlap_comm, true);
@@ -105,8 +106,8 @@ TEST(DeepSpeedFiles, Glm4Zero3WithPipeline) {
   EXPECT_EQ(global_batch_size(config, 4), 64);
 }
 
-// Every row of the table: a noted key gives a note that names it and the reason, a refused one an error with the remedy,
-// the others are accepted.
+// Every row of the table: a noted key gives a note that names it and the reason, a refused one an error with the
+// remedy, the others are accepted.
 TEST(DeepSpeedKeys, EveryKeyDoesWhatTheTableSays) {
   for (const DeepSpeedKey& key : deepspeed_keys()) {
     std::string path = key.path;
@@ -148,14 +149,15 @@ TEST(DeepSpeedKeys, EveryKeyDoesWhatTheTableSays) {
 }
 
 TEST(DeepSpeedKeys, HandledKeysRefuseWhatIsNotThere) {
-  for (const char* json :
-       {R"({"sequence_parallel_size": 2})", R"({"tensor_parallel": {"autotp_size": 2}})", R"({"pipeline": {"stages": 2}})",
-        R"({"gradient_allreduce_op": "sum"})", R"({"optimizer": {"type": "Lamb"}})", R"({"optimizer": {"type": "OneBitAdam"}})",
-        R"({"optimizer": {"type": "Adam", "params": {"bias_correction": false}}})",
-        R"({"zero_optimization": {"offload_optimizer": {"device": "cpu", "ratio": 0.5}}})"}) {
+  for (const char* json : {R"({"sequence_parallel_size": 2})", R"({"tensor_parallel": {"autotp_size": 2}})",
+                           R"({"pipeline": {"stages": 2}})", R"({"gradient_allreduce_op": "sum"})",
+                           R"({"optimizer": {"type": "Lamb"}})", R"({"optimizer": {"type": "OneBitAdam"}})",
+                           R"({"optimizer": {"type": "Adam", "params": {"bias_correction": false}}})",
+                           R"({"zero_optimization": {"offload_optimizer": {"device": "cpu", "ratio": 0.5}}})"}) {
     EXPECT_NE(error_of(json).find("is not supported"), std::string::npos) << json << error_of(json);
   }
-  EXPECT_NE(error_of(R"({"communication_data_type": "int8"})").find("Supported data types: ['fp16', 'bf16', 'fp32']. Got: int8"),
+  EXPECT_NE(error_of(R"({"communication_data_type": "int8"})")
+                .find("Supported data types: ['fp16', 'bf16', 'fp32']. Got: int8"),
             std::string::npos);
   EXPECT_NE(error_of(R"({"zero_optimization": {"offload_optimizer": {"device": "nvme"}}})").find("use cpu"),
             std::string::npos);
@@ -175,12 +177,14 @@ TEST(DeepSpeedKeys, ZeroInEverySpelling) {
   EXPECT_EQ(with(R"({"zero_optimization": {"stage": 2, "cpu_offload": true}})").offload_optimizer, OffloadDevice::kCpu);
   EXPECT_EQ(with(R"({"zero_optimization": {"stage": 3, "max_live_parameters": 5e8}})").stage3_max_live_parameters,
             500'000'000);
-  EXPECT_EQ(with(R"({"zero_optimization": {"stage": 3, "reduce_bucket_size": "auto"}})").reduce_bucket_size, 500'000'000);
+  EXPECT_EQ(with(R"({"zero_optimization": {"stage": 3, "reduce_bucket_size": "auto"}})").reduce_bucket_size,
+            500'000'000);
 }
 
 TEST(DeepSpeedMerge, TheConfigurationCountsMoreAndSaysSo) {
-  const RunConfig config = with(R"({"optimizer": {"type": "AdamW", "params": {"lr": 2e-5}}, "gradient_clipping": "auto"})",
-                                "\"learning_rate\": 1e-3, \"max_grad_norm\": 0.5");
+  const RunConfig config =
+      with(R"({"optimizer": {"type": "AdamW", "params": {"lr": 2e-5}}, "gradient_clipping": "auto"})",
+           "\"learning_rate\": 1e-3, \"max_grad_norm\": 0.5");
   EXPECT_DOUBLE_EQ(config.learning_rate, 2e-5);
   EXPECT_DOUBLE_EQ(config.max_grad_norm, 0.5);
   EXPECT_TRUE(notes_contain(config, "warning: `optimizer.params.lr`"));
@@ -188,9 +192,10 @@ TEST(DeepSpeedMerge, TheConfigurationCountsMoreAndSaysSo) {
   EXPECT_FALSE(notes_contain(with(R"({"optimizer": {"type": "AdamW", "params": {"weight_decay": 0.01}}})"), "warning"));
   EXPECT_FALSE(notes_contain(with(R"({"gradient_clipping": 0.5})", "\"max_grad_norm\": 0.5"), "warning"));
   const std::string strict = error_of(R"({"gradient_clipping": 2})", "\"max_grad_norm\": 0.5, \"strict_ds\": true");
-  EXPECT_NE(strict.find("Please correct the following DeepSpeed config values that mismatch TrainingArguments values:\n- ds "
-                        "gradient_clipping=2"),
-            std::string::npos)
+  EXPECT_NE(
+      strict.find("Please correct the following DeepSpeed config values that mismatch TrainingArguments values:\n- ds "
+                  "gradient_clipping=2"),
+      std::string::npos)
       << strict;
 }
 
@@ -280,7 +285,8 @@ TEST(DeepSpeedJson, TakesPathsTextAndBase64) {
     parse_run_config({"--deepspeed", "no/such/file.json"});
     FAIL();
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("Expected a string path to an existing deepspeed config"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("Expected a string path to an existing deepspeed config"),
+              std::string::npos);
   }
 }
 

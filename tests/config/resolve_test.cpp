@@ -51,10 +51,10 @@ TEST(Resolve, DType) {
   EXPECT_EQ(resolve_dtype(config, DType::kBF16), DType::kBF16);
   EXPECT_EQ(resolve_dtype(config, DType::kF32), DType::kF32);
   EXPECT_EQ(resolve_dtype(config, std::nullopt), DType::kF32);
-  EXPECT_EQ(
-      usage_message([&] { resolve_dtype(config, DType::kF16); }),
-      "the weights are stored as f16: it must be said what training computes in [dtype]; choose dtype: bf16, f32, or f16 "
-      "(with loss scaling)");
+  EXPECT_EQ(usage_message([&] { resolve_dtype(config, DType::kF16); }),
+            "the weights are stored as f16: it must be said what training computes in [dtype]; choose dtype: bf16, "
+            "f32, or f16 "
+            "(with loss scaling)");
   config.from_scratch = true;
   EXPECT_EQ(resolve_dtype(config, DType::kBF16), DType::kF32);
   config.dtype = DType::kBF16;

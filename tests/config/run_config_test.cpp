@@ -164,7 +164,8 @@ TEST(RunConfig, KeysWithoutEffectAreListedOncePerReason) {
   EXPECT_EQ(config.notes[0],
             "no effect: `tf32` (r.yaml:1), `torch_compile` (r.yaml:2): it chooses among PyTorch's implementations; "
             "Convoy is a native program");
-  EXPECT_EQ(config.notes[1], "no effect: `ddp_timeout` (r.yaml:3): timeout says how long a rank without progress is waited for");
+  EXPECT_EQ(config.notes[1],
+            "no effect: `ddp_timeout` (r.yaml:3): timeout says how long a rank without progress is waited for");
 }
 
 TEST(RunConfig, KeysLeftWithoutEffectByOthersAreNoted) {

@@ -98,10 +98,10 @@ TEST(LossScaler, RestoresItsState) {
 }
 
 TEST(LossScaler, RefusesSettingsOutOfRange) {
-  for (const auto change : {+[](LossScaleSettings& s) { s.loss_scale = -1; }, +[](LossScaleSettings& s) { s.hysteresis = 0; },
-                            +[](LossScaleSettings& s) { s.loss_scale_window = 0; },
-                            +[](LossScaleSettings& s) { s.min_loss_scale = 0; },
-                            +[](LossScaleSettings& s) { s.initial_scale_power = 200; }}) {
+  for (const auto change :
+       {+[](LossScaleSettings& s) { s.loss_scale = -1; }, +[](LossScaleSettings& s) { s.hysteresis = 0; },
+        +[](LossScaleSettings& s) { s.loss_scale_window = 0; }, +[](LossScaleSettings& s) { s.min_loss_scale = 0; },
+        +[](LossScaleSettings& s) { s.initial_scale_power = 200; }}) {
     LossScaleSettings settings;
     change(settings);
     EXPECT_THROW(LossScaler{settings}, Error);

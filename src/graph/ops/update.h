@@ -13,8 +13,8 @@ namespace convoy {
 // size alone, and where shards of it may be cut, so that the norm has the same bits however it is sharded.
 std::int64_t norm_block(std::int64_t numel);
 
-// (gradients or shards of gradients …) → f64[blocks + 1]: the sum of squares of each block of the whole model (0 for the
-// blocks of other ranks), and last the number of elements that are not finite.
+// (gradients or shards of gradients …) → f64[blocks + 1]: the sum of squares of each block of the whole model (0 for
+// the blocks of other ranks), and last the number of elements that are not finite.
 struct SquareSums final : Op {
   struct Part {
     std::int64_t first_block;  // of this input, among the blocks of all tensors
