@@ -30,6 +30,7 @@ constexpr Command kCommands[] = {
     {"tokenizer", "train a tokenizer", tokenizer_command},
     {"plot", "draw the log of a run as SVG", plot_command},
     {"checkpoint", "list and verify the checkpoints of a run", checkpoint_command},
+    {"config", "answer accelerate's questions into a run file", config_command},
     {"export", "write a checkpoint as a plain Hugging Face folder", export_command},
 };
 

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -35,7 +36,8 @@ TEST_F(Cli, VersionHelpAndWrongCommands) {
   const Result wrong = run_convoy({"trian"});
   EXPECT_EQ(wrong.status, 2);
   EXPECT_THAT(wrong.output, HasSubstr("did you mean 'train'?"));
-  for (const char* command : {"train", "plan", "generate", "tokenize", "tokenizer", "plot", "checkpoint", "export"}) {
+  for (const char* command : {"train", "plan", "generate", "tokenize", "tokenizer", "plot", "checkpoint", "export",
+                              "config", "launch"}) {
     EXPECT_EQ(run_convoy({command, "--help"}).status, 0) << command;
   }
 }
@@ -239,6 +241,37 @@ TEST_F(Cli, TokenizesAndTrainsTokenizers) {
   const Result counted = run_convoy({"tokenize", data(), "--tokenizer", folder_ / "tok", "--validation_split", "0.1"});
   EXPECT_EQ(counted.status, 0) << counted.output;
   EXPECT_THAT(counted.output, HasSubstr("bigram loss"));
+}
+
+TEST_F(Cli, ConfigWritesTheAnswersAsARunFile) {
+  const std::string answers = folder_ / "answers";
+  const auto config = [&](const std::string& lines, const std::string& output) {
+    std::ofstream(answers) << lines;
+    const std::string line = std::string(CONVOY_PROGRAM) + " config --output " + (folder_ / output) + " < " + answers +
+                             " > " + (folder_ / "log") + " 2>&1";
+    const int status = std::system(line.c_str());
+    return WEXITSTATUS(status);
+  };
+  // multi-GPU, one machine, DeepSpeed by hand: stage 3 (after a wrong answer), cpu, cpu, 4, clipping 0.5; 4 processes, bf16.
+  ASSERT_EQ(config("2\n\nyes\nno\n7\n3\ncpu\n1\n4\nyes\n0.5\n4\nbf16\n", "a.yaml"), 0) << read_file(folder_ / "log");
+  EXPECT_THAT(read_file(folder_ / "log"), HasSubstr("'7' is no answer"));
+  EXPECT_THAT(read_file(folder_ / "a.yaml"),
+              HasSubstr("num_processes: 4\nzero_stage: 3\noffload_optimizer: cpu\noffload_param: cpu\n"
+                        "gradient_accumulation_steps: 4\nmax_grad_norm: 0.5\nbf16: true\n"));
+  EXPECT_EQ(config("2\n\nyes\nno\n7\n3\n", "b.yaml"), 2) << "the answers end";
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "b.yaml"));
+  EXPECT_EQ(config("\n\n\n", "a.yaml"), 2) << "the file is there";
+  ASSERT_EQ(config("\n\n\n", "c.yaml"), 0);
+  EXPECT_THAT(read_file(folder_ / "c.yaml"), HasSubstr("num_processes: 1\n"));
+  std::ofstream(folder_ / "accelerate.yaml")
+      << "compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\nnum_machines: 1\nnum_processes: 2\n"
+         "mixed_precision: fp16\ndeepspeed_config:\n  zero_stage: 2\n  offload_optimizer_device: cpu\n"
+         "  gradient_accumulation_steps: 4\n  gradient_clipping: 1.0\n";
+  const Result converted =
+      run_convoy({"config", "--from", folder_ / "accelerate.yaml", "--output", folder_ / "d.yaml"});
+  ASSERT_EQ(converted.status, 0) << converted.output;
+  EXPECT_THAT(read_file(folder_ / "d.yaml"), HasSubstr("num_processes: 2\nzero_stage: 2\noffload_optimizer: cpu\n"
+                                                       "gradient_accumulation_steps: 4\nmax_grad_norm: 1\nfp16: true\n"));
 }
 
 TEST_F(Cli, EarlyStoppingAndTheBestModel) {
