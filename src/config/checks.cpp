@@ -142,7 +142,24 @@ std::vector<std::string> inactive_keys(const RunConfig& config) {
   const bool betas = config.optim != OptimizerName::kSgd && config.optim != OptimizerName::kAdagrad;
   const bool text_files = config.data_format == DataFormat::kAuto || config.data_format == DataFormat::kText;
   const bool text_only = config.data_format == DataFormat::kText;
+  const bool stage3 = config.zero_stage == 3;
+  const bool half = config.dtype == DType::kF16;
+  const bool host = config.device == "cpu";
+  const char* there = "the CPU device keeps it in host memory anyway";
   const Condition conditions[] = {
+      {"offload_optimizer", !host, there},
+      {"offload_param", !host, there},
+      {"stage3_prefetch_bucket_size", stage3, "zero_stage is not 3"},
+      {"stage3_param_persistence_threshold", stage3, "zero_stage is not 3"},
+      {"stage3_max_live_parameters", stage3, "zero_stage is not 3"},
+      {"stage3_max_reuse_distance", stage3, "zero_stage is not 3"},
+      {"loss_scale", half, "dtype is not f16"},
+      {"initial_scale_power", half && config.loss_scale == 0, "there is no dynamic loss scale"},
+      {"loss_scale_window", half && config.loss_scale == 0, "there is no dynamic loss scale"},
+      {"hysteresis", half && config.loss_scale == 0, "there is no dynamic loss scale"},
+      {"consecutive_hysteresis", half && config.loss_scale == 0, "there is no dynamic loss scale"},
+      {"min_loss_scale", half && config.loss_scale == 0, "there is no dynamic loss scale"},
+      {"elastic", config.max_restarts > 0, "max_restarts is 0"},
       {"eval_steps", config.eval_strategy == Interval::kSteps, "eval_strategy is not steps"},
       {"eval_delay", evaluates, "eval_strategy is no"},
       {"metric_for_best_model", watches, "nothing watches it; see load_best_model_at_end"},

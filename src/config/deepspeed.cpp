@@ -241,11 +241,14 @@ class Translator {
             fmt::format("Invalid {}. Supported data types: ['fp16', 'bf16', 'fp32']. Got: {}", path, value.text))
             .at(at(value));
       }
-      if (type != "fp32")
+      if (key == "communication_data_type") {
+        give_text("gradient_compression", type == "fp32" ? "none" : type, value, path);
+      } else if (type != "fp32") {
         made_.notes.push_back(
             fmt::format("no effect: `{}: {}` ({}): gradients are kept and summed in fp32, which loses "
                         "nothing",
                         path, value.text, at(value)));
+      }
     }
   }
 

@@ -35,7 +35,7 @@ const std::vector<DeepSpeedKey>& deepspeed_keys() {
       {"gradient_predivide_factor", kNoted, "",
        "gradients are summed in float32, where the order of dividing and summing does not matter", "2.0"},
       {"gradient_allreduce_op", kHandled, "", "mean. sum is refused.", "\"mean\""},
-      {"communication_data_type", kHandled, "", "fp32. 16-bit exchange of gradients is not there: noted.", "\"fp32\""},
+      {"communication_data_type", kHandled, "gradient_compression", "fp32, fp16 or bf16.", "\"bf16\""},
       {"seq_parallel_communication_data_type", kNoted, "", "there is no sequence parallelism yet", "\"fp32\""},
       {"sequence_parallel_size", kHandled, "", "1. More is refused: there is no sequence parallelism yet.", "1"},
       {"sparse_gradients", kNoted, "", "gradients are exchanged dense, with the same result", "true"},

@@ -23,6 +23,7 @@ enum class RecomputeSetting : std::uint8_t { kNone, kSelective, kFull };
 enum class LossAverage : std::uint8_t { kToken, kMicroBatch };
 enum class SampleOrder : std::uint8_t { kRandom, kSequential };
 enum class OffloadDevice : std::uint8_t { kNone, kCpu };
+enum class GradientCompression : std::uint8_t { kNone, kFp16, kBf16, kOneBit };
 enum class Verbosity : std::uint8_t { kDebug, kInfo, kWarning, kError };
 
 struct RunConfig {
@@ -96,6 +97,8 @@ struct RunConfig {
   std::int64_t stage3_prefetch_bucket_size = 50'000'000, stage3_param_persistence_threshold = 100'000;
   std::int64_t stage3_max_live_parameters = 1'000'000'000, stage3_max_reuse_distance = 1'000'000'000;
   OffloadDevice offload_optimizer = OffloadDevice::kNone, offload_param = OffloadDevice::kNone;
+  GradientCompression gradient_compression = GradientCompression::kNone;
+  bool sparse_embedding_updates = false;
   double timeout = 30;  // seconds
   std::int64_t max_restarts = 0;
   std::optional<std::string> elastic;         // "MIN:MAX" ranks

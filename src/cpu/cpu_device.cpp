@@ -66,6 +66,7 @@ CpuDevice::CpuDevice() : registry_(std::make_unique<cpu::Registry>()) {
   cpu::register_attention(*registry_);
   cpu::register_head(*registry_);
   cpu::register_update(*registry_);
+  cpu::register_compress(*registry_);
 }
 
 CpuDevice::~CpuDevice() = default;

@@ -107,6 +107,26 @@ void register_accumulate(Registry& registry) {
   });
 }
 
+// Calls body(first, count) for the stretches of elements that are not exactly zero.
+template <typename T, typename Body>
+void nonzero_runs(const T* values, std::int64_t count, const Body& body) {
+  std::int64_t i = 0;
+  while (i < count) {
+    while (i < count && values[i] == 0) ++i;
+    const std::int64_t first = i;
+    while (i < count && values[i] != 0) ++i;
+    if (i > first) body(first, i - first);
+  }
+}
+template <typename Body>
+void for_nonzero_runs(bool is_double, const std::byte* values, std::int64_t count, const Body& body) {
+  if (is_double) {
+    nonzero_runs(reinterpret_cast<const double*>(values), count, body);
+  } else {
+    nonzero_runs(reinterpret_cast<const float*>(values), count, body);
+  }
+}
+
 OptimizerRun run_of(const OptimizerSettings& s, const double* scalars, const double* norm) {
   const double step = scalars[kStepNumber];
   OptimizerRun run{};
@@ -148,8 +168,16 @@ void register_optimizer(Registry& registry) {
         std::byte* const* in = a.inputs.data() + 2 + task.tensor * group;
         const std::size_t first_moment = op.master ? 3 : 2;
         const auto at = [&](std::size_t index) { return in[index] + task.first * wide; };
-        k.optimizer(run, in[0] + task.first * size, op.master ? at(2) : nullptr, at(1),
-                    moments > 0 ? at(first_moment) : nullptr, moments > 1 ? at(first_moment + 1) : nullptr, task.count);
+        const auto update = [&](std::int64_t first, std::int64_t length) {
+          const auto from = [&](std::size_t index) { return at(index) + first * wide; };
+          k.optimizer(run, in[0] + (task.first + first) * size, op.master ? from(2) : nullptr, from(1),
+                      moments > 0 ? from(first_moment) : nullptr, moments > 1 ? from(first_moment + 1) : nullptr, length);
+        };
+        if (op.masked[task.tensor]) {
+          for_nonzero_runs(wide == sizeof(double), at(1), task.count, update);
+        } else {
+          update(0, task.count);
+        }
       }
     };
   });

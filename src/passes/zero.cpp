@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "graph/ops/collective.h"
+#include "graph/ops/compress.h"
 #include "graph/ops/update.h"
 
 namespace convoy {
@@ -90,32 +91,51 @@ class GradientSharding {
   void flush(const Node& after) {
     if (bucket_.empty()) return;
     finish_pending();
+    const bool narrow = options_.compresses();
     std::vector<ShardCut> cuts;
-    for (ValueId id : bucket_) cuts.push_back(zero_cut(graph_.spec(id).numel(), options_.world));
-    Node start =
-        graph_.make(std::make_shared<const ReduceScatterStart>(channel_, options_.rank, std::move(cuts)), bucket_);
+    std::vector<ValueId> sent = bucket_;
+    for (ValueId& id : sent) {
+      cuts.push_back(zero_cut(graph_.spec(id).numel(), options_.world));
+      if (narrow) id = emit(graph_.make(std::make_shared<const Convert>(options_.wire), {id}), after);
+    }
+    Node start = graph_.make(std::make_shared<const ReduceScatterStart>(channel_, options_.rank, std::move(cuts)), sent);
+    const std::vector<ValueId> received = start.outputs;
+    emit(std::move(start), after);
+    std::vector<ValueId> held = sent;
+    if (narrow) held.insert(held.end(), received.begin(), received.end());
+    pending_ = {placed(graph_.make(std::make_shared<const CollectiveWait>(channel_), held), after)};
     for (std::size_t i = 0; i < bucket_.size(); ++i) {
-      Value& shard = graph_.value(start.outputs[i]);
-      shard.role = Role::kGradient;
-      shard.name = shard_name(graph_.value(bucket_[i]).name);
-      graph_.outputs.push_back(start.outputs[i]);
+      ValueId shard = received[i];
+      if (narrow) {
+        pending_.push_back(placed(graph_.make(std::make_shared<const Convert>(DType::kF32), {shard}), after));
+        shard = pending_.back().outputs[0];
+      }
+      graph_.value(shard).role = Role::kGradient;
+      graph_.value(shard).name = shard_name(graph_.value(bucket_[i]).name);
+      graph_.outputs.push_back(shard);
     }
-    pending_ = graph_.make(std::make_shared<const CollectiveWait>(channel_), bucket_);
     under_way_ = true;
-    for (Node* node : {&start, &pending_}) {
-      node->block = after.block;
-      node->phase = after.phase;
-    }
-    made_.push_back(std::move(start));
     ++channel_;
     bucket_.clear();
     held_ = 0;
     if (!options_.overlap) finish_pending();
   }
 
+  static Node placed(Node node, const Node& after) {
+    node.block = after.block;
+    node.phase = after.phase;
+    return node;
+  }
+  ValueId emit(Node node, const Node& after) {
+    const ValueId first = node.outputs.empty() ? kNoValue : node.outputs[0];
+    made_.push_back(placed(std::move(node), after));
+    return first;
+  }
+
   void finish_pending() {
     if (!under_way_) return;
-    made_.push_back(pending_);
+    for (Node& node : pending_) made_.push_back(std::move(node));
+    pending_.clear();
     under_way_ = false;
   }
 
@@ -126,7 +146,7 @@ class GradientSharding {
   std::vector<bool> final_;  // by value
   std::vector<ValueId> bucket_;
   std::int64_t held_ = 0;
-  Node pending_;
+  std::vector<Node> pending_;  // what ends the bucket under way
   bool under_way_ = false;
 };
 

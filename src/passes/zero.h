@@ -24,6 +24,10 @@ struct ZeroOptions {
   std::int64_t max_live = 1'000'000'000;            // stage3_max_live_parameters
   std::int64_t max_reuse_distance = 1'000'000'000;  // stage3_max_reuse_distance
 
+  DType wire = DType::kF32;  // what gradients are sent as (gradient_compression, communication_data_type)
+  bool one_bit = false;      // stage 0: gradients are sent as signs, with error feedback
+
+  bool compresses() const { return world > 1 && (one_bit || wire != DType::kF32); }
   bool shards_state() const { return world > 1 && stage >= 1; }
   bool shards_gradients() const { return world > 1 && stage >= 2; }
   bool shards_weights() const { return world > 1 && stage >= 3; }

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <bit>
+#include <set>
 
 #include "graph/ops/collective.h"
+#include "graph/ops/compress.h"
+#include "graph/ops/embedding.h"
 #include "passes/differentiate.h"
 #include "passes/fuse.h"
 #include "passes/order.h"
@@ -76,8 +79,23 @@ void add_parameters(const Model& model, const TrainShape& shape, Layout& layout)
     if (shape.has_master()) layout.add(Role::kMaster, parameter.name, state);
     for (int m = 0; m < shape.optimizer.moments(); ++m)
       layout.add(Role::kMoment, moment_name(m, parameter.name), state);
+    if (shape.zero.world > 1 && shape.zero.one_bit)
+      layout.add(Role::kMoment, error_name(parameter.name), {wide, parameter.shape});
   }
   layout.add(Role::kBatch, kUpdateScalarsName, {DType::kF64, {kUpdateScalars}});
+}
+
+// The parameters that the model looks rows up in.
+std::set<std::string> embedding_tables(const Model& model, const TrainShape& shape) {
+  std::set<std::string> names;
+  const ModelGraph built = model.build(graph_options(shape, GraphKind::kLoss, shape.tokens()));
+  for (const Node& node : built.graph.nodes()) {
+    if (dynamic_cast<const Embedding*>(node.op.get()) == nullptr) continue;
+    for (ValueId id : node.inputs) {
+      if (id != kNoValue && built.graph.value(id).role == Role::kWeight) names.insert(built.graph.value(id).name);
+    }
+  }
+  return names;
 }
 
 // The optimizer's side of the update: what this rank owns of each parameter.
@@ -142,12 +160,16 @@ class UpdateGraph {
   void add_optimizer() {
     std::vector<ValueId> inputs = {scalars_, norm_};
     std::vector<float> decays;
+    std::vector<bool> masked;
     std::vector<std::size_t> owners;
+    std::set<std::string> tables;
+    if (shape_.sparse_embeddings) tables = embedding_tables(model_, shape_);
     for (std::size_t p = 0; p < gradients_.size(); ++p) {
       if (gradients_[p] == kNoValue) continue;
       const Parameter& parameter = model_.parameters()[p];
       const TensorSpec state = owned_spec(parameter, wide());
       decays.push_back(parameter.decay || shape_.decay_bias_norm ? static_cast<float>(shape_.weight_decay) : 0.0f);
+      masked.push_back(tables.contains(parameter.name));
       owners.push_back(p);
       inputs.push_back(
           graph_.add_source(Role::kWeight, owned_name(shape_, parameter.name), owned_spec(parameter, shape_.dtype)));
@@ -160,7 +182,7 @@ class UpdateGraph {
     if (owners.empty()) return;
     const std::size_t outputs = (shape_.has_master() ? 2 : 1) + static_cast<std::size_t>(shape_.optimizer.moments());
     const std::vector<ValueId> made =
-        graph_.add_op(OptimizerStep{shape_.optimizer, shape_.has_master(), std::move(decays)}, inputs);
+        graph_.add_op(OptimizerStep{shape_.optimizer, shape_.has_master(), std::move(decays), std::move(masked)}, inputs);
     for (std::size_t i = 0; i < owners.size(); ++i) updated_[owners[i]] = made[i * outputs];
     graph_.outputs = made;
   }
@@ -212,39 +234,95 @@ class UpdateGraph {
 };
 
 // Stage 0 and 1: sums one gradient slot over the ranks, in place; stage 1 only this rank's shards of it.
-Graph reduce_graph(const Model& model, const TrainShape& shape) {
-  Graph graph;
-  graph.current_phase = Phase::kUpdate;
-  std::vector<std::int64_t> numels;
-  for (const Parameter& parameter : model.parameters()) numels.push_back(parameter.shape.numel());
-  const std::vector<std::size_t> buckets = cut_buckets(numels, shape.zero.reduce_bucket);
-  std::vector<std::pair<int, std::vector<ValueId>>> started;
-  for (std::size_t b = 0; b + 1 < buckets.size(); ++b) {
-    std::vector<ValueId> whole;
-    std::vector<ShardCut> cuts;
-    for (std::size_t p = buckets[b]; p < buckets[b + 1]; ++p) {
-      const Parameter& parameter = model.parameters()[p];
-      whole.push_back(
-          graph.add_source(Role::kGradient, parameter.name, {accumulation_dtype(shape.dtype), parameter.shape}));
-      cuts.push_back(zero_cut(numels[p], shape.zero.world));
-    }
-    const auto channel = static_cast<int>(b);
-    std::vector<ValueId> summed;
-    if (shape.zero.shards_state()) {
-      summed = graph.add_op(ReduceScatterStart{channel, shape.zero.rank, std::move(cuts)}, whole);
-      for (std::size_t i = 0; i < whole.size(); ++i) {
-        graph.value(summed[i]).role = Role::kGradient;
-        graph.value(summed[i]).name = shard_name(graph.value(whole[i]).name);
-      }
-    } else {
-      summed = graph.add_op(AllReduceStart{channel, static_cast<int>(whole.size())}, whole);
-    }
-    graph.outputs.insert(graph.outputs.end(), summed.begin(), summed.end());
-    started.emplace_back(channel, std::move(whole));
+class ReduceGraph {
+ public:
+  ReduceGraph(const Model& model, const TrainShape& shape) : model_(model), shape_(shape), zero_(shape.zero) {
+    graph_.current_phase = Phase::kUpdate;
   }
-  for (auto& [channel, buffers] : started) graph.add_op(CollectiveWait{channel}, buffers);
-  return graph;
-}
+
+  Graph build() {
+    std::vector<std::int64_t> numels;
+    for (const Parameter& parameter : model_.parameters()) numels.push_back(parameter.shape.numel());
+    const std::vector<std::size_t> buckets = cut_buckets(numels, zero_.reduce_bucket);
+    for (std::size_t b = 0; b + 1 < buckets.size(); ++b) start(static_cast<int>(b), buckets[b], buckets[b + 1]);
+    for (Started& each : started_) finish(each);
+    return std::move(graph_);
+  }
+
+ private:
+  // A bucket under way: what was sent and received, by tensor, and the gradients that it becomes.
+  struct Started {
+    int channel;
+    std::vector<ValueId> sent, received, gradients;
+  };
+  bool narrow() const { return zero_.wire != DType::kF32; }
+
+  void start(int channel, std::size_t first, std::size_t last) {
+    Started bucket{channel, {}, {}, {}};
+    std::vector<ShardCut> cuts;
+    std::vector<Shape> shapes;
+    for (std::size_t p = first; p < last; ++p) {
+      const Parameter& parameter = model_.parameters()[p];
+      const TensorSpec spec{accumulation_dtype(shape_.dtype), parameter.shape};
+      const ValueId gradient = graph_.add_source(Role::kGradient, parameter.name, spec);
+      bucket.gradients.push_back(gradient);
+      cuts.push_back(zero_cut(spec.numel(), zero_.world));
+      ValueId sent = gradient;
+      if (zero_.one_bit) {
+        const ValueId error = graph_.add_source(Role::kMoment, error_name(parameter.name), spec);
+        const auto made = graph_.add_op(SignCompress{}, {gradient, error});
+        graph_.outputs.push_back(made[1]);
+        sent = made[0];
+        const std::int64_t bytes = sign_bytes(spec.numel());
+        cuts.back() = {bytes * zero_.world, bytes};
+        shapes.push_back({bytes * zero_.world});
+      } else if (narrow()) {
+        sent = graph_.add_op(Convert{zero_.wire}, {gradient})[0];
+      }
+      bucket.sent.push_back(sent);
+    }
+    if (zero_.one_bit) {
+      bucket.received = graph_.add_op(AllGatherStart{channel, std::move(cuts), std::move(shapes)}, bucket.sent);
+    } else if (zero_.shards_state()) {
+      bucket.received = graph_.add_op(ReduceScatterStart{channel, zero_.rank, std::move(cuts)}, bucket.sent);
+      if (!narrow()) name_all(bucket);
+    } else {
+      bucket.received = graph_.add_op(AllReduceStart{channel, static_cast<int>(last - first)}, bucket.sent);
+      if (!narrow()) graph_.outputs.insert(graph_.outputs.end(), bucket.received.begin(), bucket.received.end());
+    }
+    started_.push_back(std::move(bucket));
+  }
+
+  void finish(Started& bucket) {
+    std::vector<ValueId> held = bucket.sent;
+    held.insert(held.end(), bucket.received.begin(), bucket.received.end());
+    graph_.add_op(CollectiveWait{bucket.channel}, held);
+    if (!zero_.one_bit && !narrow()) return;
+    for (std::size_t i = 0; i < bucket.received.size(); ++i) {
+      const TensorSpec spec = graph_.spec(bucket.gradients[i]);
+      ValueId& received = bucket.received[i];
+      received = zero_.one_bit ? graph_.add_op(SignSum{zero_.world, spec}, {received})[0]
+                               : graph_.add_op(Convert{spec.dtype}, {received})[0];
+    }
+    name_all(bucket);
+  }
+
+  // What was received becomes the gradients' storage, or that of this rank's shards.
+  void name_all(const Started& bucket) {
+    for (std::size_t i = 0; i < bucket.received.size(); ++i) {
+      Value& value = graph_.value(bucket.received[i]);
+      value.role = Role::kGradient;
+      value.name = owned_name(shape_, graph_.value(bucket.gradients[i]).name);
+      graph_.outputs.push_back(bucket.received[i]);
+    }
+  }
+
+  const Model& model_;
+  const TrainShape& shape_;
+  const ZeroOptions& zero_;
+  Graph graph_;
+  std::vector<Started> started_;
+};
 
 void take_largest(ArenaSizes& sizes, const Program& program) {
   auto& activations = sizes.bytes[static_cast<std::size_t>(Role::kActivation)];
@@ -287,6 +365,10 @@ std::string owned_name(const TrainShape& shape, const std::string& parameter) {
   return shape.zero.shards_state() ? shard_name(parameter) : parameter;
 }
 
+std::string error_name(const std::string& parameter) {
+  return "compression_error." + parameter;
+}
+
 std::string moment_name(int moment, const std::string& parameter) {
   return (moment == 0 ? "exp_avg." : "exp_avg_sq.") + parameter;
 }
@@ -308,7 +390,7 @@ ProgramSet make_programs(const Model& model, const TrainShape& shape, const Work
     set.micro_accumulate = compile(*accumulate, set.layout, workspaces, "micro-batch, accumulating", {"statistics"});
   if (eval) set.eval = compile(*eval, set.layout, workspaces, "evaluation", {"statistics"});
   if (shape.zero.world > 1 && !shape.zero.shards_gradients())
-    set.reduce = compile(reduce_graph(model, shape), set.layout, workspaces, "reduce", {});
+    set.reduce = compile(ReduceGraph(model, shape).build(), set.layout, workspaces, "reduce", {});
   set.update = compile(UpdateGraph(model, shape).build(), set.layout, workspaces, "update", {"norm"});
 
   take_persistent(set.sizes, set.layout);

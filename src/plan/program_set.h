@@ -28,6 +28,8 @@ struct TrainShape {
   CrossEntropyShape loss;
   std::uint64_t seed = 0;
   ZeroOptions zero;  // the ranks that share the work
+  // Elements of embedding tables whose gradient is exactly zero are left as they are, with their moments.
+  bool sparse_embeddings = false;
 
   std::int64_t tokens() const { return rows * seq; }
   std::int64_t eval_tokens() const { return eval_rows * seq; }
@@ -45,6 +47,7 @@ std::size_t tree_slots(std::int64_t count);
 
 // Names of storage beside the weights' own.
 std::string moment_name(int moment, const std::string& parameter);  // "exp_avg.NAME", "exp_avg_sq.NAME"
+std::string error_name(const std::string& parameter);               // what 1-bit gradients have lost so far
 inline constexpr const char* kUpdateScalarsName = "update_scalars";
 
 // The name under which the optimizer sees a parameter's weight and gradient: the whole tensor, or this rank's shard.

@@ -276,6 +276,7 @@ int run_training(const RunConfig& settings, Device& device, const std::string& v
     trainer.resume(*checkpoint);
     if (first) speaking->resume(*checkpoint);
     log_info("resumed from {} at step {}", checkpoint->string(), trainer.state().step);
+    if (shape.zero.one_bit) log_info("what 1-bit gradients had lost before the checkpoint starts at zero again");
   }
   if (first) write_file_atomic(std::filesystem::path(config.output_dir) / "resolved.yaml", print_resolved(settings));
   log_info(

@@ -116,6 +116,25 @@ TrainShape train_shape(const RunConfig& config, const ModelSource& source, bool 
   shape.zero.stage = static_cast<int>(config.zero_stage);
   shape.zero.world = ranks;
   shape.zero.rank = rank;
+  shape.sparse_embeddings = config.sparse_embedding_updates;
+  switch (config.gradient_compression) {
+    case GradientCompression::kNone:
+      break;
+    case GradientCompression::kFp16:
+      shape.zero.wire = DType::kF16;
+      break;
+    case GradientCompression::kBf16:
+      shape.zero.wire = DType::kBF16;
+      break;
+    case GradientCompression::kOneBit:
+      if (config.zero_stage > 0) {
+        throw usage_error(fmt::format("1-bit gradients are not compatible with ZeRO stage {}", config.zero_stage))
+            .at(config.source_of("gradient_compression"))
+            .mend("use gradient_compression: bf16, or zero_stage: 0");
+      }
+      shape.zero.one_bit = true;
+      break;
+  }
   shape.zero.reduce_bucket = config.reduce_bucket_size;
   shape.zero.gather_bucket = config.allgather_bucket_size;
   shape.zero.overlap = config.overlap_comm.value_or(true);

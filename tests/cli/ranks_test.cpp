@@ -255,11 +255,20 @@ TEST_F(Ranks, MpirunStartsRanks) {
   const std::string one = folder_ / "one";
   ASSERT_EQ(run_convoy(on(1, one)).status, 0);
   std::string line = "mpirun --allow-run-as-root --oversubscribe -n 2 " + std::string(CONVOY_PROGRAM);
-  for (const std::string& word : on(2, folder_ / "two", {"--zero_stage", "1"})) {
-    if (word != "--num_processes") line += " '" + word + "'";
-    if (word == "--num_processes") line += " --timeout 30 --num_processes";
-  }
+  for (const std::string& word : on(2, folder_ / "two", {"--zero_stage", "1"})) line += " '" + word + "'";
   const std::string log = folder_ / "mpi.txt";
+  ASSERT_EQ(std::system((line + " >" + log + " 2>&1").c_str()), 0) << read_file(log);
+  EXPECT_TRUE(weights(folder_ / "two") == weights(one));
+}
+
+TEST_F(Ranks, SrunStartsRanks) {
+  if (!has_program("srun") || std::system("timeout 10 srun -n 2 --overcommit true >/dev/null 2>&1") != 0)
+    GTEST_SKIP() << "no Slurm that runs two tasks here";
+  const std::string one = folder_ / "one";
+  ASSERT_EQ(run_convoy(on(1, one)).status, 0);
+  std::string line = "srun -n 2 --overcommit " + std::string(CONVOY_PROGRAM);
+  for (const std::string& word : on(2, folder_ / "two", {"--zero_stage", "2"})) line += " '" + word + "'";
+  const std::string log = folder_ / "srun.txt";
   ASSERT_EQ(std::system((line + " >" + log + " 2>&1").c_str()), 0) << read_file(log);
   EXPECT_TRUE(weights(folder_ / "two") == weights(one));
 }

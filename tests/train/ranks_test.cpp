@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <iterator>
 #include <sstream>
 
 #include "base/hash.h"
@@ -129,6 +130,122 @@ TEST(Layouts, RandomLayoutsGiveTheBitsOfOneRank) {
     EXPECT_EQ(train_on(what, ranks), alone)
         << what.family << " stage " << what.shape.zero.stage << " ranks " << ranks << " micro-batches "
         << what.micro_batches << " recompute " << static_cast<int>(what.shape.recompute);
+  }
+}
+
+TEST(Compression, NarrowGradientsComeNearAndHalveTheTraffic) {
+  Case what;
+  what.shape = small_shape();
+  what.family = "llama";
+  const std::string exact = train_on(what, 2);
+  const auto first_norm = [](const std::string& text) {
+    std::istringstream in(text);
+    std::string loss, norm;
+    in >> loss >> norm;
+    return std::stod(norm);
+  };
+  for (const DType wire : {DType::kBF16, DType::kF16}) {
+    for (int stage = 0; stage <= 3; ++stage) {
+      what.shape.zero.stage = stage;
+      what.shape.zero.wire = wire;
+      const std::string narrow = train_on(what, 2);
+      EXPECT_NEAR(first_norm(narrow), first_norm(exact), 0.01 * first_norm(exact)) << stage;
+      EXPECT_NE(narrow, exact);
+      EXPECT_EQ(narrow, train_on(what, 2)) << "the same bits again";
+    }
+  }
+}
+
+// Losses of a small model that sees the same batches again and again.
+std::vector<double> overfit(bool one_bit) {
+  const auto values = run_healthy_ranks(2, [&](Communicator& c) {
+    set_threads(1);
+    CpuDevice device;
+    const auto model = make_model(tiny_config("llama"), "test");
+    TrainShape shape = small_shape();
+    shape.eval_rows = 0;
+    shape.max_grad_norm = 0;
+    shape.optimizer.kind = OptimizerKind::kAdamW;
+    shape.zero.world = c.size();
+    shape.zero.rank = c.rank();
+    shape.zero.one_bit = one_bit;
+    Engine engine(device, *model, shape, &c);
+    engine.store().initialize(5);
+    const auto batch = random_batch(shape.rows, shape.seq, kVocab, c.rank());
+    std::string text;
+    for (int step = 1; step <= 60; ++step) {
+      const LossTotals totals = engine.micro_step(batch.view(), 1.0 / static_cast<double>(2 * batch.target_count));
+      engine.update(3e-3, step);
+      text += fmt::format("{} ", totals.mean());
+    }
+    return text;
+  });
+  std::istringstream in(values[0]);
+  return {std::istream_iterator<double>(in), {}};
+}
+
+TEST(Compression, OneBitGradientsWithErrorFeedbackConverge) {
+  const std::vector<double> exact = overfit(false);
+  const std::vector<double> signs = overfit(true);
+  ASSERT_EQ(exact.size(), 60u);
+  ASSERT_EQ(signs.size(), 60u);
+  EXPECT_LT(exact.back(), 0.5 * exact.front());
+  EXPECT_LT(signs.back(), 0.75 * signs.front());
+}
+
+TEST(Compression, OneBitTrafficIsAThirtySecond) {
+  const auto model = make_model(tiny_config("llama"), "test");
+  const auto values = run_healthy_ranks(2, [&](Communicator& c) {
+    set_threads(1);
+    CpuDevice device;
+    TrainShape shape = small_shape();
+    shape.eval_rows = 0;
+    shape.zero.world = c.size();
+    shape.zero.rank = c.rank();
+    shape.zero.one_bit = true;
+    Engine engine(device, *model, shape, &c);
+    engine.store().initialize(5);
+    engine.micro_step(random_batch(1, shape.seq, kVocab).view(), 0.01);
+    const Traffic& traffic = c.traffic();
+    return fmt::format("{}", traffic.all_reduce + traffic.reduce_scatter + traffic.all_gather);
+  });
+  std::int64_t expected = 0;
+  for (const Parameter& parameter : model->parameters()) expected += 8 + (parameter.shape.numel() + 63) / 64 * 8;
+  for (const std::string& value : values) EXPECT_EQ(std::stoll(value), expected);
+}
+
+TEST(SparseUpdates, RowsWithoutAGradientStayAsTheyAre) {
+  CpuDevice device;
+  const auto model = make_model(tiny_config("llama"), "test");  // not tied
+  for (const bool sparse : {false, true}) {
+    TrainShape shape = small_shape();
+    shape.eval_rows = 0;
+    shape.sparse_embeddings = sparse;
+    Engine engine(device, *model, shape);
+    engine.store().initialize(5);
+    const auto before = engine.store().rows(0, 0, kVocab, DType::kF32);
+    const auto batch = random_batch(shape.rows, shape.seq, kVocab);
+    for (int step = 1; step <= 2; ++step) {
+      engine.micro_step(batch.view(), 0.01);
+      engine.update(1e-2, step);
+    }
+    const auto after = engine.store().rows(0, 0, kVocab, DType::kF32);
+    std::vector<bool> used(static_cast<std::size_t>(kVocab));
+    for (const std::int32_t id : batch.ids) used[static_cast<std::size_t>(id)] = true;
+    const std::size_t row = before.size() / static_cast<std::size_t>(kVocab);
+    int same = 0;
+    int changed = 0;
+    for (std::size_t id = 0; id < used.size(); ++id) {
+      const bool equal = std::equal(before.begin() + static_cast<std::ptrdiff_t>(id * row),
+                                    before.begin() + static_cast<std::ptrdiff_t>((id + 1) * row),
+                                    after.begin() + static_cast<std::ptrdiff_t>(id * row));
+      changed += !equal;
+      if (used[id] || id == 0) continue;  // the pad row is zeros
+      same += equal;
+      EXPECT_EQ(equal, sparse) << id << ": weight decay moves rows that are not used, unless updates are sparse";
+    }
+    EXPECT_GT(changed, 10);
+    EXPECT_EQ(same > 10, sparse);
   }
 }
 

@@ -70,10 +70,12 @@ enum UpdateScalar : std::int64_t { kLearningRate = 0, kStepNumber = 1, kUnscale 
 
 // (scalars f64[4], norm statistics, then per weight: weight, gradient, [master], moments …) → per weight: weight,
 // [master], moments …, each in place. Does nothing when a gradient is not finite. The step number counts executed
-// steps, from 1.
+// steps, from 1. Of masked weights only elements whose gradient is not exactly zero change ("lazy" or sparse Adam).
 struct OptimizerStep final : Op {
-  OptimizerStep(OptimizerSettings s, bool with_master, std::vector<float> decays)
-      : settings(s), master(with_master), weight_decays(std::move(decays)) {}
+  OptimizerStep(OptimizerSettings s, bool with_master, std::vector<float> decays, std::vector<bool> masks = {})
+      : settings(s), master(with_master), weight_decays(std::move(decays)), masked(std::move(masks)) {
+    masked.resize(weight_decays.size());
+  }
   std::string_view name() const override { return "optimizer_step"; }
   std::string attributes() const override;
   std::vector<TensorSpec> infer(Specs in) const override;
@@ -82,6 +84,7 @@ struct OptimizerStep final : Op {
   OptimizerSettings settings;
   bool master;
   std::vector<float> weight_decays;  // one per weight
+  std::vector<bool> masked;          // one per weight
 };
 
 }  // namespace convoy
