@@ -42,13 +42,13 @@ class Questions {
     return *parse_integer(answer);
   }
   double real(const std::string& question, double fallback) const {
-    return *parse_real(
-        ask(question, fmt::format("{}", fallback), [](const std::string& line) { return parse_real(line).has_value(); }));
+    return *parse_real(ask(question, fmt::format("{}", fallback),
+                           [](const std::string& line) { return parse_real(line).has_value(); }));
   }
   bool yes(const std::string& question, bool fallback) const {
-    const std::string answer =
-        ask(question + (fallback ? " [YES/no]" : " [yes/NO]"), fallback ? "yes" : "no",
-            [](const std::string& line) { return parse_bool(line).has_value(); }, false);
+    const std::string answer = ask(
+        question + (fallback ? " [YES/no]" : " [yes/NO]"), fallback ? "yes" : "no",
+        [](const std::string& line) { return parse_bool(line).has_value(); }, false);
     return *parse_bool(answer);
   }
   std::string one_of(const std::string& question, const std::vector<std::string>& words) const {
@@ -83,13 +83,13 @@ class Questions {
 
 void ask_deepspeed(const Questions& questions, Answers& answers) {
   if (questions.yes("Do you want to specify a json file to a DeepSpeed config?", false)) {
-    answers.deepspeed_file = questions.text("Please enter the path to the json DeepSpeed config file", "ds_config.json");
+    answers.deepspeed_file =
+        questions.text("Please enter the path to the json DeepSpeed config file", "ds_config.json");
     return;
   }
   answers.stage = questions.number("What should be your DeepSpeed's ZeRO optimization stage?", 2, 0, 3);
   answers.offload_optimizer = questions.one_of("Where to offload optimizer states?", {"none", "cpu"});
-  if (*answers.stage == 3)
-    answers.offload_param = questions.one_of("Where to offload parameters?", {"none", "cpu"});
+  if (*answers.stage == 3) answers.offload_param = questions.one_of("Where to offload parameters?", {"none", "cpu"});
   answers.accumulation =
       questions.number("How many gradient accumulation steps you're passing in your script?", 1, 1, 1 << 24);
   if (questions.yes("Do you want to use gradient clipping?", true))
@@ -112,7 +112,8 @@ Answers ask_all() {
   }
   if (questions.yes("Do you want to use DeepSpeed?", false)) ask_deepspeed(questions, answers);
   if (distributed)
-    answers.processes = questions.number("How many processes in total should be used for distributed training?", 1, 1, 1 << 20);
+    answers.processes =
+        questions.number("How many processes in total should be used for distributed training?", 1, 1, 1 << 20);
   if (!answers.deepspeed_file)
     answers.precision = questions.one_of("Do you wish to use mixed precision?", {"no", "fp16", "bf16"});
   return answers;
@@ -146,13 +147,13 @@ Answers from_accelerate(const std::string& path) {
       if (inner.key == "offload_param_device") answers.offload_param = lower(word);
     }
   }
-  if (answers.precision == "fp8")
-    throw usage_error("mixed_precision fp8 is not there").at(path).mend("use bf16");
+  if (answers.precision == "fp8") throw usage_error("mixed_precision fp8 is not there").at(path).mend("use bf16");
   return answers;
 }
 
 std::string run_file(const Answers& answers) {
-  std::string text = "# Settings of the machine and its ranks; add model, train_files and the rest, or give them as flags.\n";
+  std::string text =
+      "# Settings of the machine and its ranks; add model, train_files and the rest, or give them as flags.\n";
   text += fmt::format("num_processes: {}\n", answers.processes);
   if (answers.deepspeed_file) {
     text += fmt::format("deepspeed: {}\n", *answers.deepspeed_file);
@@ -183,12 +184,15 @@ int config_command(const Words& words) {
   bool use_default = false;
   bool overwrite = false;
   app.add_option("--output", output, "the run file to write (convoy.yaml)");
-  app.add_option("--from", from, "an accelerate default_config.yaml to convert instead of asking")->check(CLI::ExistingFile);
+  app.add_option("--from", from, "an accelerate default_config.yaml to convert instead of asking")
+      ->check(CLI::ExistingFile);
   app.add_flag("--default", use_default, "ask nothing: one process, no sharding");
   app.add_flag("--overwrite", overwrite, "replace the file if it is there");
   if (!parse_words(app, words)) return 0;
   if (std::filesystem::exists(output) && !overwrite)
-    throw usage_error(fmt::format("{} is there already", output)).at("--output").mend("give --overwrite, or another name");
+    throw usage_error(fmt::format("{} is there already", output))
+        .at("--output")
+        .mend("give --overwrite, or another name");
   const Answers answers = use_default ? Answers{} : !from.empty() ? from_accelerate(from) : ask_all();
   const std::string text = run_file(answers);
   // What is written can be read, but for a DeepSpeed file that is not there yet.

@@ -166,9 +166,10 @@ Section rank_keys() {
   s.add_choice("offload_param", &RunConfig::offload_param, {"none", "cpu"},
                "Where sharded weights live between uses; on the CPU device they are there anyway.")
       .refuse("nvme", "use cpu");
-  s.add_choice("gradient_compression", &RunConfig::gradient_compression, {"none", "fp16", "bf16", "onebit"},
-               "What gradients are sent as: fp16 and bf16 halve the traffic (any stage), onebit sends signs and adds what "
-               "was lost the next time (stage 0). See docs/launch.md for the effect on the result.")
+  s.add_choice(
+       "gradient_compression", &RunConfig::gradient_compression, {"none", "fp16", "bf16", "onebit"},
+       "What gradients are sent as: fp16 and bf16 halve the traffic (any stage), onebit sends signs and adds what "
+       "was lost the next time (stage 0). See docs/launch.md for the effect on the result.")
       .word("fp32", 0)
       .also("communication_data_type");
   s.add("sparse_embedding_updates", &RunConfig::sparse_embedding_updates,

@@ -43,64 +43,64 @@ void register_convert(Registry& registry) {
   });
 }
 
+// Where the signs begin, after the scales.
+std::int64_t first_word(std::int64_t n) {
+  return sign_bytes(n) - (n + 63) / 64 * 8;
+}
+
+// Compresses elements [begin, end), one block; returns its scale.
+float compress_block(const float* gradient, float* error, std::uint64_t* words, std::int64_t begin, std::int64_t end) {
+  double total = 0;
+  for (std::int64_t i = begin; i < end; ++i) {
+    error[i] += gradient[i];
+    total += std::fabs(static_cast<double>(error[i]));
+  }
+  if (!std::isfinite(total)) {  // the step will be skipped on all ranks; what was lost before must not be spoilt
+    std::fill(error + begin, error + end, 0.0F);
+    return std::numeric_limits<float>::quiet_NaN();
+  }
+  const auto scale = static_cast<float>(total / static_cast<double>(end - begin));
+  for (std::int64_t first = begin; first < end; first += 64) {
+    std::uint64_t word = 0;
+    for (std::int64_t i = first; i < std::min(end, first + 64); ++i) {
+      const bool positive = error[i] >= 0;
+      word |= std::uint64_t{positive} << (i - first);
+      error[i] -= positive ? scale : -scale;
+    }
+    words[first / 64] = word;
+  }
+  return scale;
+}
+
 void register_signs(Registry& registry) {
-  registry.add<SignCompress>(
-      [](const SignCompress&, const Request& q) {
-        return [n = q.inputs[0]->numel()](const KernelArguments& a) {
-          const auto* gradient = reinterpret_cast<const float*>(a.inputs[0]);
-          auto* error = reinterpret_cast<float*>(a.outputs[1]);
-          auto* words = reinterpret_cast<std::uint64_t*>(a.outputs[0] + sizeof(double));
-          auto* sums = reinterpret_cast<double*>(a.workspace);
+  registry.add<SignCompress>([](const SignCompress&, const Request& q) {
+    return [n = q.inputs[0]->numel()](const KernelArguments& a) {
+      const auto* gradient = reinterpret_cast<const float*>(a.inputs[0]);
+      auto* error = reinterpret_cast<float*>(a.outputs[1]);
+      auto* scales = reinterpret_cast<float*>(a.outputs[0]);
+      auto* words = reinterpret_cast<std::uint64_t*>(a.outputs[0] + first_word(n));
+      const std::int64_t blocks = (n + kSignBlock - 1) / kSignBlock;
 #pragma omp parallel for schedule(static)
-          for (std::int64_t run = 0; run < runs_of(n); ++run) {
-            double sum = 0;
-            for (std::int64_t i = run * kRun; i < std::min(n, (run + 1) * kRun); ++i) {
-              error[i] += gradient[i];
-              sum += std::fabs(static_cast<double>(error[i]));
-            }
-            sums[run] = sum;
-          }
-          double total = 0;
-          for (std::int64_t run = 0; run < runs_of(n); ++run) total += sums[run];
-          double mean = n > 0 ? total / static_cast<double>(n) : 0;
-          if (!std::isfinite(total)) {  // the step will be skipped on all ranks; what was lost before must not be spoilt
-            mean = std::numeric_limits<double>::quiet_NaN();
-            std::fill(error, error + n, 0.0F);
-          }
-          std::memcpy(a.outputs[0], &mean, sizeof(mean));
-          const auto scale = static_cast<float>(mean);
-#pragma omp parallel for schedule(static)
-          for (std::int64_t run = 0; run < runs_of(n); ++run) {
-            for (std::int64_t first = run * kRun; first < std::min(n, (run + 1) * kRun); first += 64) {
-              std::uint64_t word = 0;
-              for (std::int64_t i = first; i < std::min(n, first + 64); ++i) {
-                const bool positive = error[i] >= 0;
-                word |= std::uint64_t{positive} << (i - first);
-                if (std::isfinite(mean)) error[i] -= positive ? scale : -scale;
-              }
-              words[first / 64] = word;
-            }
-          }
-        };
-      },
-      [](const SignCompress&, const Request& q) {
-        return static_cast<std::size_t>(runs_of(q.inputs[0]->numel())) * sizeof(double);
-      });
+      for (std::int64_t block = 0; block < blocks; ++block) {
+        const std::int64_t begin = block * kSignBlock;
+        scales[block] = compress_block(gradient, error, words, begin, std::min(n, begin + kSignBlock));
+      }
+    };
+  });
   registry.add<SignSum>([](const SignSum& op, const Request& q) {
-    const std::int64_t n = q.outputs[0].numel();
-    return [n, ranks = op.ranks, bytes = sign_bytes(n)](const KernelArguments& a) {
+    return [n = q.outputs[0].numel(), ranks = op.ranks](const KernelArguments& a) {
       auto* sum = reinterpret_cast<float*>(a.outputs[0]);
+      const std::int64_t bytes = sign_bytes(n);
+      const std::int64_t blocks = (n + kSignBlock - 1) / kSignBlock;
 #pragma omp parallel for schedule(static)
-      for (std::int64_t run = 0; run < runs_of(n); ++run) {
-        const std::int64_t begin = run * kRun;
-        const std::int64_t end = std::min(n, begin + kRun);
+      for (std::int64_t block = 0; block < blocks; ++block) {
+        const std::int64_t begin = block * kSignBlock;
+        const std::int64_t end = std::min(n, begin + kSignBlock);
         std::fill(sum + begin, sum + end, 0.0F);
         for (int r = 0; r < ranks; ++r) {
           const std::byte* part = a.inputs[0] + r * bytes;
-          double mean = 0;
-          std::memcpy(&mean, part, sizeof(mean));
-          const auto scale = static_cast<float>(mean);
-          const auto* words = reinterpret_cast<const std::uint64_t*>(part + sizeof(double));
+          const float scale = reinterpret_cast<const float*>(part)[block];
+          const auto* words = reinterpret_cast<const std::uint64_t*>(part + first_word(n));
           for (std::int64_t i = begin; i < end; ++i) sum[i] += (words[i / 64] >> (i % 64) & 1) != 0 ? scale : -scale;
         }
       }

@@ -171,7 +171,8 @@ void register_optimizer(Registry& registry) {
         const auto update = [&](std::int64_t first, std::int64_t length) {
           const auto from = [&](std::size_t index) { return at(index) + first * wide; };
           k.optimizer(run, in[0] + (task.first + first) * size, op.master ? from(2) : nullptr, from(1),
-                      moments > 0 ? from(first_moment) : nullptr, moments > 1 ? from(first_moment + 1) : nullptr, length);
+                      moments > 0 ? from(first_moment) : nullptr, moments > 1 ? from(first_moment + 1) : nullptr,
+                      length);
         };
         if (op.masked[task.tensor]) {
           for_nonzero_runs(wide == sizeof(double), at(1), task.count, update);

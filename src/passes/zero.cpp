@@ -98,7 +98,8 @@ class GradientSharding {
       cuts.push_back(zero_cut(graph_.spec(id).numel(), options_.world));
       if (narrow) id = emit(graph_.make(std::make_shared<const Convert>(options_.wire), {id}), after);
     }
-    Node start = graph_.make(std::make_shared<const ReduceScatterStart>(channel_, options_.rank, std::move(cuts)), sent);
+    Node start =
+        graph_.make(std::make_shared<const ReduceScatterStart>(channel_, options_.rank, std::move(cuts)), sent);
     const std::vector<ValueId> received = start.outputs;
     emit(std::move(start), after);
     std::vector<ValueId> held = sent;

@@ -181,8 +181,8 @@ class UpdateGraph {
     updated_.assign(gradients_.size(), kNoValue);
     if (owners.empty()) return;
     const std::size_t outputs = (shape_.has_master() ? 2 : 1) + static_cast<std::size_t>(shape_.optimizer.moments());
-    const std::vector<ValueId> made =
-        graph_.add_op(OptimizerStep{shape_.optimizer, shape_.has_master(), std::move(decays), std::move(masked)}, inputs);
+    const std::vector<ValueId> made = graph_.add_op(
+        OptimizerStep{shape_.optimizer, shape_.has_master(), std::move(decays), std::move(masked)}, inputs);
     for (std::size_t i = 0; i < owners.size(); ++i) updated_[owners[i]] = made[i * outputs];
     graph_.outputs = made;
   }

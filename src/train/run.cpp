@@ -198,7 +198,9 @@ RunConfig for_ranks(const RunConfig& given, int ranks) {
   return config;
 }
 
-void warn_of_precision(const ModelSource& source) {
+void warn_of_precision(const RunConfig& config, const ModelSource& source) {
+  if (config.gradient_compression == GradientCompression::kOneBit)
+    log_warning("1-bit gradients learn more slowly than whole ones, see docs/launch.md; bf16 costs next to nothing");
   if (source.dtype == DType::kF16 && source.stored == DType::kBF16) {
     log_warning(
         "the weights are stored in bf16 and trained in fp16: values that bf16 holds may overflow fp16. bf16: true "
@@ -232,7 +234,7 @@ int run_training(const RunConfig& settings, Device& device, const std::string& v
   std::optional<KeepAlive> keep_alive(std::in_place, communicator);  // setting up may take longer than the timeout
   require_training_inputs(config);
   const ModelSource source = open_model(config);
-  if (first) warn_of_precision(source);
+  if (first) warn_of_precision(config, source);
   CheckpointStore store(config.output_dir);
   check_output(config, store);
   if (config.eval_strategy != Interval::kNo && !evaluates(config)) {

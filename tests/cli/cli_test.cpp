@@ -36,8 +36,8 @@ TEST_F(Cli, VersionHelpAndWrongCommands) {
   const Result wrong = run_convoy({"trian"});
   EXPECT_EQ(wrong.status, 2);
   EXPECT_THAT(wrong.output, HasSubstr("did you mean 'train'?"));
-  for (const char* command : {"train", "plan", "generate", "tokenize", "tokenizer", "plot", "checkpoint", "export",
-                              "config", "launch"}) {
+  for (const char* command :
+       {"train", "plan", "generate", "tokenize", "tokenizer", "plot", "checkpoint", "export", "config", "launch"}) {
     EXPECT_EQ(run_convoy({command, "--help"}).status, 0) << command;
   }
 }
@@ -252,7 +252,8 @@ TEST_F(Cli, ConfigWritesTheAnswersAsARunFile) {
     const int status = std::system(line.c_str());
     return WEXITSTATUS(status);
   };
-  // multi-GPU, one machine, DeepSpeed by hand: stage 3 (after a wrong answer), cpu, cpu, 4, clipping 0.5; 4 processes, bf16.
+  // multi-GPU, one machine, DeepSpeed by hand: stage 3 (after a wrong answer), cpu, cpu, 4, clipping 0.5; 4 processes,
+  // bf16.
   ASSERT_EQ(config("2\n\nyes\nno\n7\n3\ncpu\n1\n4\nyes\n0.5\n4\nbf16\n", "a.yaml"), 0) << read_file(folder_ / "log");
   EXPECT_THAT(read_file(folder_ / "log"), HasSubstr("'7' is no answer"));
   EXPECT_THAT(read_file(folder_ / "a.yaml"),
@@ -270,8 +271,9 @@ TEST_F(Cli, ConfigWritesTheAnswersAsARunFile) {
   const Result converted =
       run_convoy({"config", "--from", folder_ / "accelerate.yaml", "--output", folder_ / "d.yaml"});
   ASSERT_EQ(converted.status, 0) << converted.output;
-  EXPECT_THAT(read_file(folder_ / "d.yaml"), HasSubstr("num_processes: 2\nzero_stage: 2\noffload_optimizer: cpu\n"
-                                                       "gradient_accumulation_steps: 4\nmax_grad_norm: 1\nfp16: true\n"));
+  EXPECT_THAT(read_file(folder_ / "d.yaml"),
+              HasSubstr("num_processes: 2\nzero_stage: 2\noffload_optimizer: cpu\n"
+                        "gradient_accumulation_steps: 4\nmax_grad_norm: 1\nfp16: true\n"));
 }
 
 TEST_F(Cli, EarlyStoppingAndTheBestModel) {

@@ -3,14 +3,15 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "base/hash.h"
 #include "base/parallel.h"
 #include "base/random.h"
 #include "cpu/cpu_device.h"
+#include "graph/ops/compress.h"
 #include "plan/memory_report.h"
 #include "support/ranks.h"
 #include "train/rank_sums.h"
@@ -210,7 +211,7 @@ TEST(Compression, OneBitTrafficIsAThirtySecond) {
     return fmt::format("{}", traffic.all_reduce + traffic.reduce_scatter + traffic.all_gather);
   });
   std::int64_t expected = 0;
-  for (const Parameter& parameter : model->parameters()) expected += 8 + (parameter.shape.numel() + 63) / 64 * 8;
+  for (const Parameter& parameter : model->parameters()) expected += sign_bytes(parameter.shape.numel());
   for (const std::string& value : values) EXPECT_EQ(std::stoll(value), expected);
 }
 

@@ -5,12 +5,13 @@
 namespace convoy {
 
 std::int64_t sign_bytes(std::int64_t n) {
-  constexpr std::int64_t kScale = 8;  // a float64, so that the bits after it are aligned for words
-  return kScale + (n + 63) / 64 * 8;
+  const std::int64_t blocks = (n + kSignBlock - 1) / kSignBlock;
+  return (blocks + 1) / 2 * 8 + (n + 63) / 64 * 8;  // the words of signs are aligned
 }
 
 std::vector<TensorSpec> SignCompress::infer(Specs in) const {
-  check(in.size() == 2 && *in[0] == *in[1] && in[0]->dtype == DType::kF32, "sign_compress takes a gradient and its error");
+  check(in.size() == 2 && *in[0] == *in[1] && in[0]->dtype == DType::kF32,
+        "sign_compress takes a gradient and its error");
   return {{DType::kU8, {sign_bytes(in[0]->numel())}}, *in[1]};
 }
 

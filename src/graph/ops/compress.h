@@ -14,11 +14,14 @@ struct Convert final : Op {
   DType to;
 };
 
-// Bytes of a tensor of n elements in one bit each, with its scale.
+// Elements that share a scale: parts of a tensor differ too much for one.
+inline constexpr std::int64_t kSignBlock = 512;
+// Bytes of a tensor of n elements in one bit each: a float32 scale per block, then the signs.
 std::int64_t sign_bytes(std::int64_t n);
 
-// (g, e) → (u8[sign_bytes(n)], e′): with c = g + e, the signs of c and the mean of |c|; e′ = c - mean · sign(c) is what was
-// lost, to be added next time (error feedback: Seide et al., "1-bit stochastic gradient descent", 2014). e in place.
+// (g, e) → (u8[sign_bytes(n)], e′): with c = g + e, the signs of c and the mean of |c| over each block; e′ = c - mean ·
+// sign(c) is what was lost, to be added next time (error feedback: Seide et al., 2014; blocks: Zheng et al., 2019). e
+// in place. A block that is not finite has the scale NaN, and loses nothing.
 struct SignCompress final : Op {
   std::string_view name() const override { return "sign_compress"; }
   std::vector<TensorSpec> infer(Specs in) const override;
