@@ -111,6 +111,8 @@ struct CommunicatorOptions {
   std::string interface_address;  // own address across hosts; empty: the one that reaches the master
 };
 
+// Memory that a rank's communicator takes, without connecting.
+std::size_t communication_bytes(const CommunicatorOptions& options);
 // Shared memory when all ranks are on this host, else Gloo. Returns the single communicator for size 1.
 std::unique_ptr<Communicator> connect(const CommunicatorOptions& options);
 

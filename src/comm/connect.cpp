@@ -10,6 +10,20 @@
 
 namespace convoy {
 
+std::size_t communication_bytes(const CommunicatorOptions& options) {
+  if (options.size == 1) return 0;
+  if (options.local_size != options.size) {
+#ifdef CONVOY_HAVE_GLOO
+    return gloo_scratch_bytes();
+#else
+    return 0;
+#endif
+  }
+  ShmOptions shm;
+  shm.size = options.size;
+  return shm_scratch_bytes(shm);
+}
+
 std::unique_ptr<Communicator> connect(const CommunicatorOptions& options) {
   if (options.size == 1) return make_single_communicator();
   if (options.rank < 0 || options.rank >= options.size)

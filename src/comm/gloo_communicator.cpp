@@ -489,6 +489,10 @@ std::unique_ptr<Communicator> GlooCommunicator::split(int color) {
 
 }  // namespace
 
+std::size_t gloo_scratch_bytes() {
+  return 2 * kChunk;
+}
+
 std::unique_ptr<Communicator> make_gloo_communicator(const CommunicatorOptions& options) {
   return std::make_unique<GlooCommunicator>(options, fmt::format("{}/", options.job));
 }

@@ -9,4 +9,7 @@ namespace convoy {
 // set.
 std::unique_ptr<Communicator> make_gloo_communicator(const CommunicatorOptions& options);
 
+// Bytes of scratch per rank.
+std::size_t gloo_scratch_bytes();
+
 }  // namespace convoy

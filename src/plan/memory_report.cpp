@@ -60,6 +60,10 @@ std::vector<Choice> choices_from(const TrainShape& now) {
   all = with_options(all, options);
   if (now.deterministic)
     all = with_options(all, {{"--no-deterministic", [](TrainShape& s) { s.deterministic = false; }}});
+  options.clear();
+  for (int stage = now.zero.stage + 1; now.zero.world > 1 && stage <= 3; ++stage)
+    options.emplace_back(fmt::format("--zero_stage {}", stage), [stage](TrainShape& s) { s.zero.stage = stage; });
+  all = with_options(all, options);
   if (now.dtype == DType::kF32) all = with_options(all, {{"--bf16", [](TrainShape& s) { s.dtype = DType::kBF16; }}});
   return all;
 }
@@ -86,7 +90,14 @@ MemoryReport memory_report(const ArenaSizes& sizes, std::size_t activation_lower
   return report;
 }
 
-std::vector<Alternative> alternatives(const Model& model, const TrainShape& shape, const WorkspaceSizes& workspaces) {
+void add_line(MemoryReport& report, const std::string& kind, std::size_t bytes) {
+  if (bytes == 0) return;
+  report.lines.push_back({kind, bytes});
+  report.total += bytes;
+}
+
+std::vector<Alternative> alternatives(const Model& model, const TrainShape& shape, const WorkspaceSizes& workspaces,
+                                      const BytesBeside& beside) {
   struct Measured {
     Alternative alternative;
     std::size_t changes;
@@ -96,13 +107,14 @@ std::vector<Alternative> alternatives(const Model& model, const TrainShape& shap
   std::size_t total_now = 0;
   for (const Choice& choice : choices_from(shape)) {
     const ProgramSet set = make_programs(model, choice.shape, workspaces);
+    const std::size_t total = set.sizes.total() + (beside ? beside(choice.shape, set) : 0);
     const double flops = set.micro.cost().flops * static_cast<double>(choice.shape.accumulation);
     if (choice.changes.empty()) {
       flops_now = flops;
-      total_now = set.sizes.total();
-    } else if (set.sizes.total() < total_now) {
-      measured.push_back({{fmt::format("{}", fmt::join(choice.changes, " ")), set.sizes.total(), flops / flops_now - 1},
-                          choice.changes.size()});
+      total_now = total;
+    } else if (total < total_now) {
+      measured.push_back(
+          {{fmt::format("{}", fmt::join(choice.changes, " ")), total, flops / flops_now - 1}, choice.changes.size()});
     }
   }
   // Only those that no other beats in bytes, arithmetic and number of changes at once.
@@ -162,9 +174,9 @@ std::string print(const std::vector<Alternative>& alternatives, std::size_t now)
 }
 
 void require_fit(const Model& model, const TrainShape& shape, const WorkspaceSizes& workspaces,
-                 const MemoryReport& report, std::size_t limit) {
+                 const MemoryReport& report, std::size_t limit, const BytesBeside& beside) {
   if (report.total <= limit) return;
-  std::vector<Alternative> fitting = alternatives(model, shape, workspaces);
+  std::vector<Alternative> fitting = alternatives(model, shape, workspaces, beside);
   std::erase_if(fitting, [&](const Alternative& each) { return each.total > limit; });
   Error error(Status::kDoesNotFit,
               fmt::format("the run takes {} ({} bytes) and {} ({} bytes) are available\n{}", human_bytes(report.total),

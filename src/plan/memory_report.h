@@ -2,6 +2,7 @@
 // byte.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,8 @@ struct MemoryReport {
   std::size_t activation_lower_bound = 0;
 };
 MemoryReport memory_report(const ArenaSizes& sizes, std::size_t activation_lower_bound);
+// Memory beside the arenas: of communication, or of a checkpoint that is written beside training.
+void add_line(MemoryReport& report, const std::string& kind, std::size_t bytes);
 
 // Another setting that leaves the global batch and the result (up to precision and rounding) as they are.
 struct Alternative {
@@ -29,7 +32,10 @@ struct Alternative {
 };
 // Combinations of recomputation, smaller micro-batches, sequential accumulation and 16-bit weights that no other beats
 // in bytes, arithmetic and number of changes at once; the largest first. Only those that take less than now.
-std::vector<Alternative> alternatives(const Model& model, const TrainShape& shape, const WorkspaceSizes& workspaces);
+// `beside` tells the bytes outside the arenas of a run with such programs.
+using BytesBeside = std::function<std::size_t(const TrainShape&, const ProgramSet&)>;
+std::vector<Alternative> alternatives(const Model& model, const TrainShape& shape, const WorkspaceSizes& workspaces,
+                                      const BytesBeside& beside = {});
 
 // Bytes that this process may take: the least of the machine's available memory and its control group's limit.
 std::size_t available_memory();
@@ -39,6 +45,6 @@ std::string print(const std::vector<Alternative>& alternatives, std::size_t now)
 
 // Throws a does-not-fit error with the alternatives that fit when the total is above the limit.
 void require_fit(const Model& model, const TrainShape& shape, const WorkspaceSizes& workspaces,
-                 const MemoryReport& report, std::size_t limit);
+                 const MemoryReport& report, std::size_t limit, const BytesBeside& beside = {});
 
 }  // namespace convoy

@@ -209,11 +209,45 @@ void warn_of_precision(const RunConfig& config, const ModelSource& source) {
   }
 }
 
+// What a checkpoint copies before it is written beside training: this rank's optimizer state, on the first rank the
+// weights.
+std::size_t snapshot_bytes(const RunConfig& config, const ModelSource& source, const ProgramSet& programs, int rank) {
+  if (!config.async_save || config.save_strategy == Interval::kNo) return 0;
+  std::size_t bytes =
+      rank == 0 ? static_cast<std::size_t>(source.model->parameter_count()) * size_of(source.stored) : 0;
+  if (config.save_only_model) return bytes;
+  for (Role role : {Role::kMaster, Role::kMoment}) {
+    for (const Slot& slot : programs.layout.slots(role)) bytes += slot.spec.bytes();
+  }
+  return bytes;
+}
+
+std::size_t communication(int ranks) {
+  CommunicatorOptions group;
+  group.size = group.local_size = ranks;
+  return communication_bytes(group);
+}
+
+MemoryReport full_report(const RunConfig& config, const ModelSource& source, const ProgramSet& programs,
+                         const ZeroOptions& zero) {
+  MemoryReport report = memory_report(programs.sizes, programs.activation_lower_bound);
+  add_line(report, "communication", communication(zero.world));
+  add_line(report, "checkpoint copy", snapshot_bytes(config, source, programs, zero.rank));
+  return report;
+}
+
+BytesBeside beside_the_arenas(const RunConfig& config, const ModelSource& source) {
+  return [&](const TrainShape& shape, const ProgramSet& programs) {
+    return communication(shape.zero.world) + snapshot_bytes(config, source, programs, shape.zero.rank);
+  };
+}
+
 void report_plan(const ModelSource& source, const TrainShape& shape, const RunConfig& config, Device& device,
                  bool first) {
   const ProgramSet programs = make_programs(*source.model, shape, device);
-  const MemoryReport report = memory_report(programs.sizes, programs.activation_lower_bound);
-  require_fit(*source.model, shape, device, report, memory_limit(config, shape.zero.world));
+  const MemoryReport report = full_report(config, source, programs, shape.zero);
+  require_fit(*source.model, shape, device, report, memory_limit(config, shape.zero.world),
+              beside_the_arenas(config, source));
   if (!first) return;
   log_info("{}: {} parameters, {} of memory planned{}\n{}", source.model->family(), source.model->parameter_count(),
            human_bytes(report.total), shape.zero.world > 1 ? " on this rank" : "", print(report));
@@ -307,7 +341,7 @@ std::string plan_run(const RunConfig& settings, Device& device) {
   const ModelSource source = open_model(config);
   const TrainShape shape = train_shape(config, source, evaluates(config), 0, ranks);
   const ProgramSet programs = make_programs(*source.model, shape, device);
-  const MemoryReport report = memory_report(programs.sizes, programs.activation_lower_bound);
+  const MemoryReport report = full_report(config, source, programs, shape.zero);
   const double tokens = static_cast<double>(shape.tokens());
   std::string text =
       fmt::format("{}: {} parameters, {}, micro-batch {} × {} tokens, accumulation {}, recompute {}{}\nrank 0\n{}",
@@ -316,15 +350,15 @@ std::string plan_run(const RunConfig& settings, Device& device) {
                   ranks > 1 ? fmt::format(", {} ranks, ZeRO stage {}", ranks, shape.zero.stage) : "", print(report));
   std::size_t most = report.total;
   for (int r = 1; r < ranks; ++r) {
-    const ProgramSet others =
-        make_programs(*source.model, train_shape(config, source, evaluates(config), r, ranks), device);
-    const MemoryReport theirs = memory_report(others.sizes, others.activation_lower_bound);
+    const TrainShape theirs_shape = train_shape(config, source, evaluates(config), r, ranks);
+    const ProgramSet others = make_programs(*source.model, theirs_shape, device);
+    const MemoryReport theirs = full_report(config, source, others, theirs_shape.zero);
     text += fmt::format("rank {}\n{}", r, print(theirs));
     most = std::max(most, theirs.total);
   }
   text += fmt::format("arithmetic: {:.3f} GFLOP per token, {:.1f} GFLOP per micro-batch\n",
                       programs.micro.cost().flops / tokens * 1e-9, programs.micro.cost().flops * 1e-9);
-  const std::vector<Alternative> others = alternatives(*source.model, shape, device);
+  const std::vector<Alternative> others = alternatives(*source.model, shape, device, beside_the_arenas(config, source));
   if (!others.empty()) text += "less memory with:\n" + print(others, report.total);
   if (config.print_program) {
     text += print(programs.micro);

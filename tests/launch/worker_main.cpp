@@ -29,7 +29,10 @@ volatile sig_atomic_t received = 0;
 void act(const std::string& action, const std::string& value, const std::string& rank) {
   const int number = std::atoi(value.c_str());
   if (action == "exit") std::_Exit(number);
-  if (action == "signal") ::raise(number);
+  if (action == "signal") {
+    ::signal(number, SIG_DFL);  // sanitizers have handlers of their own
+    ::raise(number);
+  }
   if (action == "say") write_all(STDERR_FILENO, value + "\n");
   if (action == "raw") write_all(STDERR_FILENO, value);
   if (action == "out") write_all(STDOUT_FILENO, value + "\n");
