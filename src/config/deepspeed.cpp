@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <set>
 
@@ -77,14 +78,18 @@ class Translator {
           .at(at(node))
           .mend(fmt::format("give it as {{…}}, with the keys {}", fmt::join(names_under(section), ", ")));
     }
+    // Of a section that is switched off, only that is of interest.
+    const bool off = std::any_of(node.entries.begin(), node.entries.end(), [](const ConfigEntry& entry) {
+      return entry.key == "enabled" && is_off(entry.value);
+    });
     for (const ConfigEntry& entry : node.entries) {
       const std::string path = section + "." + entry.key;
       if (const DeepSpeedKey* key = find_with_alias(section, entry.key)) {
-        use(*key, path, entry.value);
+        if (!off || key->verdict != Verdict::kNoted) use(*key, path, entry.value);
       } else if (is_section(path)) {
         walk(path, entry.value);
       } else if (const DeepSpeedKey* any = find(section + ".*")) {
-        use(*any, path, entry.value);
+        if (!off) use(*any, path, entry.value);
       } else {
         throw usage_error(
             fmt::format("`{}`: unknown key '{}'{}", section, entry.key, did_you_mean(entry.key, names_under(section))))
@@ -148,7 +153,15 @@ class Translator {
   // --- keys --------------------------------------------------------------------------------------------------------
 
   void use(const DeepSpeedKey& key, const std::string& path, const ConfigNode& value) {
-    if (is_auto(value)) return;
+    if (is_auto(value)) {
+      if (path == "train_micro_batch_size_per_gpu" || path == "gradient_accumulation_steps")
+        made_.filled.emplace_back(key.target);
+      return;
+    }
+    if (path.find("allgather_bucket_size") != std::string::npos && std::fmod(number(path, value), 2) != 0)
+      throw usage_error(fmt::format("`{}` must be even", path)).at(at(value)).mend("DeepSpeed refuses an odd one too");
+    if (path.find(".cpu_offload") != std::string::npos) old_offload_ = path;
+    if (path.find(".offload_") != std::string::npos) new_offload_ = path.substr(0, path.rfind('.'));
     switch (key.verdict) {
       case Verdict::kKey:
         if (value.kind == ConfigNode::Kind::kNull) return;  // DeepSpeed's default
@@ -277,6 +290,9 @@ class Translator {
     for (ConfigEntry entry : node.entries) {
       if (is_auto(entry.value)) {
         // The learning rate, the steps of the run and its warm-up are the schedules' own defaults.
+        // The run's own warm-up, also where it is none (then DeepSpeed's least, not its default of 1000).
+        if (entry.key == "warmup_num_steps")
+          params.entries.push_back({entry.key, ConfigNode::scalar("-1", false, node.line)});
         if (entry.key == "warmup_min_lr")
           params.entries.push_back({entry.key, ConfigNode::scalar("0", false, node.line)});
         continue;
@@ -292,6 +308,12 @@ class Translator {
   void finish() {
     if (fp16_.value_or(false) && bf16_.value_or(false))
       throw usage_error("bfloat16 and fp16 modes cannot be simultaneously enabled").at(name_).mend("keep one of them");
+    if (!old_offload_.empty() && !new_offload_.empty()) {
+      throw usage_error(fmt::format("Cannot provide deprecated parameter '{}' and replacing parameter '{}' together",
+                                    old_offload_, new_offload_))
+          .at(name_)
+          .mend("keep the second");
+    }
     finish_optimizer();
     if (pipeline_stages_) {
       const bool beside_zero = stage_ == "2" || stage_ == "3";
@@ -339,7 +361,7 @@ class Translator {
   const std::string name_;
   DeepSpeedSettings made_;
   std::optional<bool> fp16_, bf16_;
-  std::string stage_;
+  std::string stage_, old_offload_, new_offload_;
   bool clips_ = false;
   std::optional<std::string> optimizer_type_;
   ConfigNode optimizer_node_;

@@ -112,7 +112,7 @@ Error contradiction(const RunConfig& config, const std::string& key, const std::
 void resolve_precision(RunConfig& config) {
   const bool bf16 = config.bf16.value_or(false);
   if (bf16 && config.fp16.value_or(false))
-    throw contradiction(config, "bf16", "fp16", "at most one of fp16 and bf16 can be true, but not both");
+    throw contradiction(config, "bf16", "fp16", "At most one of fp16 and bf16 can be True, but not both");
   const bool fp16 = config.fp16.value_or(false);
   if (fp16 && config.dtype && *config.dtype != DType::kF16)
     throw contradiction(config, "fp16", "dtype", "`fp16: true` and another `dtype` contradict each other");
@@ -148,6 +148,19 @@ bool strict_deepspeed(const std::vector<Given>& given) {
                      [](const Given& each) { return each.key->name == "strict_ds" && !is_off(each.node); });
 }
 
+// Hugging Face compares these with TrainingArguments' defaults too.
+std::string strict_mismatch(const Given& given) {
+  static const RunConfig defaults;
+  static const std::vector<std::string> compared = {
+      "learning_rate", "adam_beta1",    "adam_beta2",                  "adam_epsilon",
+      "weight_decay",  "max_grad_norm", "per_device_train_batch_size", "gradient_accumulation_steps"};
+  if (std::find(compared.begin(), compared.end(), given.key->name) == compared.end()) return "";
+  const Value standard = given.key->get(defaults);
+  if (convert_value(given) == standard) return "";
+  return fmt::format("\n- ds {}={} vs hf {}={}", given.written, value_text(*given.key, convert_value(given)),
+                     given.key->name, value_text(*given.key, standard));
+}
+
 // A value in the DeepSpeed configuration counts more than one beside it. `dtype` gives way to fp16 and bf16.
 void merge_deepspeed(std::vector<Given>& all, std::vector<std::string>& notes) {
   const auto file =
@@ -156,7 +169,20 @@ void merge_deepspeed(std::vector<Given>& all, std::vector<std::string>& notes) {
   DeepSpeedSettings read = read_deepspeed(file->node, file->where);
   const bool strict = strict_deepspeed(all);
   std::string mismatches;
+  const auto explicit_key = [&](const std::string& name) {
+    return std::any_of(all.begin(), all.end(), [&](const Given& each) { return each.key->name == name; });
+  };
+  // The JSON's number decays everything, as DeepSpeed does, unless the user says otherwise.
+  if (explicit_key("decay_bias_norm"))
+    std::erase_if(read.given, [](const Given& each) { return each.key->name == "decay_bias_norm"; });
+  for (const std::string& name : read.filled) {
+    if (explicit_key(name)) continue;
+    static const RunConfig defaults;
+    const Key* key = find_key(name);
+    all.push_back({key, name, ConfigNode::scalar(value_text(*key, key->get(defaults)), false, 0), "default, for \"auto\""});
+  }
   for (Given& given : read.given) {
+    if (strict && !explicit_key(given.key->name)) mismatches += strict_mismatch(given);
     const bool precision = (given.key->name == "fp16" || given.key->name == "bf16") && !is_off(given.node);
     for (auto beside = all.begin(); beside != all.end();) {
       const bool same_key = beside->key == given.key;

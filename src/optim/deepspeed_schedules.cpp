@@ -21,8 +21,11 @@ struct Warmup {
   explicit Warmup(ScheduleParameters& p) {
     constexpr std::int64_t kDeepSpeedDefault = 1000;
     const std::int64_t wanted = p.settings().warmup_steps;
-    steps = static_cast<double>(
-        std::max<std::int64_t>(2, p.count("warmup_num_steps", wanted > 0 ? wanted : kDeepSpeedDefault)));
+    // -1 stands for DeepSpeed's "auto": the run's warm-up, also where it has none.
+    const bool automatic = p.number("warmup_num_steps") == -1.0;
+    const std::int64_t given =
+        automatic ? wanted : p.count("warmup_num_steps", wanted > 0 ? wanted : kDeepSpeedDefault);
+    steps = static_cast<double>(std::max<std::int64_t>(2, given));
     logarithmic = p.word("warmup_type", {"log", "linear"}) == "log";
   }
   double gamma(double t) const {

@@ -163,7 +163,7 @@ TEST_F(Cli, ARunThatDoesNotFitIsRefusedWithSettingsThatDo) {
   const Result plan = run_convoy({"plan", "--from_scratch", "--model_config", model_config(), "--seq_length", "64"});
   EXPECT_EQ(plan.status, 0) << plan.output;
   EXPECT_THAT(plan.output, HasSubstr("total"));
-  const Result refused = run_convoy(words(folder_ / "run", {"--memory_limit", "3MiB"}));
+  const Result refused = run_convoy(words(folder_ / "run", {"--memory_limit", "3MiB", "--save_strategy", "no"}));
   EXPECT_EQ(refused.status, 4) << refused.output;
   EXPECT_THAT(refused.output, HasSubstr("these settings fit:"));
   EXPECT_THAT(refused.output, HasSubstr("--per_device_train_batch_size 1"));

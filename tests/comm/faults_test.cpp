@@ -168,7 +168,8 @@ TEST(HostFaults, AKilledRankIsNamedWithinTheTimeout) {
     for (int r = 0; r < 3; ++r) {
       if (r == victim) continue;
       const std::string& value = results[static_cast<std::size_t>(r)].value;
-      EXPECT_EQ(value.rfind("soon", 0), 0u) << value << results[static_cast<std::size_t>(r)].failure;
+      EXPECT_EQ(value.rfind("soon", 0), 0u) << value << results[static_cast<std::size_t>(r)].failure << " signal "
+                                            << results[static_cast<std::size_t>(r)].signal;
       EXPECT_NE(value.find("rank " + std::to_string(victim)), std::string::npos) << value;
     }
   }

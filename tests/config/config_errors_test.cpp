@@ -110,7 +110,7 @@ TEST(ConfigErrors, CommandLine) {
 
 TEST(ConfigErrors, Precision) {
   EXPECT_EQ(text_error("fp16: true\nbf16: true"),
-            "at most one of fp16 and bf16 can be true, but not both [run.yaml:2, run.yaml:1]; keep one of them");
+            "At most one of fp16 and bf16 can be True, but not both [run.yaml:2, run.yaml:1]; keep one of them");
   EXPECT_EQ(text_error("fp16: true\ndtype: f32").substr(0, 57),
             "`fp16: true` and another `dtype` contradict each other [r");
   EXPECT_EQ(text_error("bf16: true\ndtype: f32").substr(0, 57),

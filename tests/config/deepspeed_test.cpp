@@ -10,6 +10,7 @@
 #include "config/deepspeed_json.h"
 #include "config/deepspeed_keys.h"
 #include "config/resolve.h"
+#include "optim/schedule.h"
 
 namespace convoy {
 namespace {
@@ -197,6 +198,44 @@ TEST(DeepSpeedMerge, TheConfigurationCountsMoreAndSaysSo) {
                   "gradient_clipping=2"),
       std::string::npos)
       << strict;
+}
+
+TEST(DeepSpeedMerge, WhatTheUserSaysOfBiasesCounts) {
+  const std::string json = R"({"optimizer": {"type": "AdamW", "params": {"weight_decay": 0.01}}})";
+  EXPECT_TRUE(with(json).decay_bias_norm);
+  EXPECT_FALSE(with(json, "\"decay_bias_norm\": false").decay_bias_norm);
+}
+
+TEST(DeepSpeedMerge, AutoTakesTheRunsValuesAndDefaults) {
+  // The micro-batch is TrainingArguments' 8, not what would fill the global batch.
+  RunConfig config = with(R"({"train_batch_size": 64, "train_micro_batch_size_per_gpu": "auto"})");
+  resolve_batch(config, 1);
+  EXPECT_EQ(config.per_device_train_batch_size, 8);
+  EXPECT_EQ(config.gradient_accumulation_steps, 8);
+  const RunConfig warm = with(R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": "auto"}}})");
+  ScheduleSettings settings;
+  settings.type = warm.lr_scheduler_type;
+  settings.parameters = warm.lr_scheduler_kwargs;
+  settings.learning_rate = 1;
+  settings.total_steps = 100;
+  EXPECT_DOUBLE_EQ(make_schedule(settings).at(2), 1) << "no warm-up: the shortest, not DeepSpeed's default of 1000";
+  settings.warmup_steps = 50;
+  EXPECT_LT(make_schedule(settings).at(2), 0.5);
+}
+
+TEST(DeepSpeedMerge, StrictComparesWithDefaultsAsHuggingFaceDoes) {
+  const std::string strict = error_of(R"({"optimizer": {"type": "AdamW", "params": {"weight_decay": 0.01}}})", "\"strict_ds\": true");
+  EXPECT_NE(strict.find("- ds optimizer.params.weight_decay=0.01 vs hf weight_decay=0"), std::string::npos) << strict;
+}
+
+TEST(DeepSpeedKeys, ContradictionsAndSlipsInSections) {
+  EXPECT_NE(error_of(R"({"wandb": {"enabeld": true}})").find("did you mean 'enabled'?"), std::string::npos);
+  EXPECT_NE(error_of(R"({"zero_optimization": {"stage": 2, "allgather_bucket_size": 5}})").find("must be even"),
+            std::string::npos);
+  EXPECT_NE(error_of(R"({"zero_optimization": {"cpu_offload": true, "offload_optimizer": {"device": "cpu"}}})")
+                .find("Cannot provide deprecated parameter"),
+            std::string::npos);
+  EXPECT_FALSE(notes_contain(with(R"({"curriculum_learning": {"enabled": false, "min_difficulty": 1}})"), "min_difficulty"));
 }
 
 TEST(DeepSpeedMerge, PrecisionWinsOverDtype) {
