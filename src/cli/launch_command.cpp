@@ -170,13 +170,16 @@ int launch_node(const LaunchWords& launch) {
     options.control = STDIN_FILENO;
   } else if (nodes > 1) {
     // By hand: what all hosts were told makes the name; a secret has to come in CONVOY_JOB_TOKEN.
-    const NodeEnvironment shared = *detect_node([&](const std::string& name) -> std::optional<std::string> {
-      if (name == "RANK") return std::to_string(node);
-      if (name == "WORLD_SIZE") return std::to_string(nodes);
-      if (name == "MASTER_ADDR") return options.master_address;
-      if (name == "MASTER_PORT") return std::to_string(options.master_port);
-      return name.starts_with("CONVOY_JOB") ? process_environment()(name) : std::nullopt;
-    });
+    const std::optional<NodeEnvironment> found =
+        detect_node([&](const std::string& name) -> std::optional<std::string> {
+          if (name == "RANK") return std::to_string(node);
+          if (name == "WORLD_SIZE") return std::to_string(nodes);
+          if (name == "MASTER_ADDR") return options.master_address;
+          if (name == "MASTER_PORT") return std::to_string(options.master_port);
+          return name.starts_with("CONVOY_JOB") ? process_environment()(name) : std::nullopt;
+        });
+    check(found.has_value(), "a node that was described is not recognised");
+    const NodeEnvironment& shared = *found;
     options.job = shared.job;
     options.token = shared.token;
   }

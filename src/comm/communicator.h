@@ -93,7 +93,7 @@ class Communicator {
   // Hears when operations ran, in the thread that ran them.
   using OperationObserver = std::function<void(const char* operation, std::chrono::steady_clock::time_point begin,
                                                std::chrono::steady_clock::time_point end, std::uint64_t bytes)>;
-  virtual void set_observer(OperationObserver /*observer*/) {}
+  virtual void set_observer(const OperationObserver& /*observer*/) {}
 };
 
 // The only rank of its group: copies, and nothing to wait for.

@@ -156,9 +156,9 @@ class GlooCommunicator final : public Communicator {
   void progress() override { monitor_->progress(); }
   void abort(const std::string& reason) override { monitor_->abort(reason); }
   const Traffic& traffic() const override { return traffic_; }
-  void set_observer(OperationObserver observer) override {
+  void set_observer(const OperationObserver& observer) override {
     queue_.wait_all();
-    observer_ = std::move(observer);
+    observer_ = observer;
   }
 
  private:
@@ -178,7 +178,7 @@ class GlooCommunicator final : public Communicator {
   // Slots: 46 bits that count, and 16 of the mark. Those of messages have the highest bit set, then the pair of ranks.
   std::uint64_t next_slot() { return ++slot_ << 16 | (mark_ & 0xffff); }
   std::uint64_t begin_mail(int from, int to, std::uint64_t number, std::uint64_t bytes) {
-    const auto pair = static_cast<std::uint64_t>(from * size() + to);
+    const auto pair = static_cast<std::uint64_t>(std::int64_t{from} * size() + to);
     begin("a message", DType::kU8, pair << 40 ^ bytes);
     return std::uint64_t{1} << 63 | pair << 42 | (number & 0x3ffffff) << 16 | (mark_ & 0xffff);
   }

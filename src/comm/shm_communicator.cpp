@@ -84,9 +84,9 @@ class ShmCommunicator final : public Communicator {
   void progress() override { segment_.progress(); }
   void abort(const std::string& reason) override { segment_.abort(reason); }
   const Traffic& traffic() const override { return traffic_; }
-  void set_observer(OperationObserver observer) override {
+  void set_observer(const OperationObserver& observer) override {
     queue_.wait_all();
-    observer_ = std::move(observer);
+    observer_ = observer;
   }
 
  private:

@@ -58,7 +58,7 @@ class Translator {
       return;
     }
     if (key == "scheduler" || key == "optimizer") return walk_named(key, value);
-    if (find(key) != nullptr) return use(*find(key), key, value);
+    if (const DeepSpeedKey* known = find(key)) return use(*known, key, value);
     if (!is_section(key)) {
       made_.notes.push_back(fmt::format("no effect: `{}` ({}) is no key of DeepSpeed's{}", entry.key, at(value),
                                         did_you_mean(key, names_under(""))));

@@ -9,8 +9,8 @@
 namespace convoy {
 
 struct DeepSpeedSettings {
-  std::vector<Given> given;        // values of run-file keys; "auto" gives none
-  std::vector<std::string> notes;  // what has no effect and why
+  std::vector<Given> given;         // values of run-file keys; "auto" gives none
+  std::vector<std::string> notes;   // what has no effect and why
   std::vector<std::string> filled;  // run-file keys that "auto" takes as they are, defaults too
 };
 

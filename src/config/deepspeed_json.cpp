@@ -265,7 +265,7 @@ std::string read_deepspeed_text(const std::string& given, std::string* name) {
   *name = "deepspeed";
   if (first != std::string::npos && given[first] == '{') return given;
   std::error_code failure;
-  if (given.size() < 4096 && std::filesystem::exists(given, failure)) {
+  if (given.size() < 4096 && std::filesystem::is_regular_file(given, failure)) {
     *name = given;
     return read_file(given);
   }

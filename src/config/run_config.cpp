@@ -151,9 +151,14 @@ bool strict_deepspeed(const std::vector<Given>& given) {
 // Hugging Face compares these with TrainingArguments' defaults too.
 std::string strict_mismatch(const Given& given) {
   static const RunConfig defaults;
-  static const std::vector<std::string> compared = {
-      "learning_rate", "adam_beta1",    "adam_beta2",                  "adam_epsilon",
-      "weight_decay",  "max_grad_norm", "per_device_train_batch_size", "gradient_accumulation_steps"};
+  static const std::vector<std::string> compared = {"learning_rate",
+                                                    "adam_beta1",
+                                                    "adam_beta2",
+                                                    "adam_epsilon",
+                                                    "weight_decay",
+                                                    "max_grad_norm",
+                                                    "per_device_train_batch_size",
+                                                    "gradient_accumulation_steps"};
   if (std::find(compared.begin(), compared.end(), given.key->name) == compared.end()) return "";
   const Value standard = given.key->get(defaults);
   if (convert_value(given) == standard) return "";
@@ -179,7 +184,8 @@ void merge_deepspeed(std::vector<Given>& all, std::vector<std::string>& notes) {
     if (explicit_key(name)) continue;
     static const RunConfig defaults;
     const Key* key = find_key(name);
-    all.push_back({key, name, ConfigNode::scalar(value_text(*key, key->get(defaults)), false, 0), "default, for \"auto\""});
+    all.push_back(
+        {key, name, ConfigNode::scalar(value_text(*key, key->get(defaults)), false, 0), "default, for \"auto\""});
   }
   for (Given& given : read.given) {
     if (strict && !explicit_key(given.key->name)) mismatches += strict_mismatch(given);

@@ -52,7 +52,7 @@ struct CheckpointSaver::Job {
   int rank = 0;
   std::vector<int> others;  // ranks whose files the first one waits for
   fs::path folder;
-  std::optional<CheckpointWriter> writer;  // on the first rank
+  std::unique_ptr<CheckpointWriter> writer;  // on the first rank
   // What was copied.
   OptimizerSnapshot optimizer;
   std::string optimizer_file;
@@ -139,7 +139,7 @@ void CheckpointSaver::start(std::int64_t step, const CheckpointContent& content)
   job->rank = communicator_ != nullptr ? communicator_->rank() : 0;
   const bool first = job->rank == 0;
   if (first) {
-    job->writer.emplace(store_.begin(step, expected_bytes(content)));
+    job->writer = std::make_unique<CheckpointWriter>(store_.begin(step, expected_bytes(content)));
     job->folder = job->writer->folder();
   }
   if (communicator_ != nullptr) job->folder = share_text(*communicator_, job->folder.string());

@@ -224,7 +224,8 @@ TEST(DeepSpeedMerge, AutoTakesTheRunsValuesAndDefaults) {
 }
 
 TEST(DeepSpeedMerge, StrictComparesWithDefaultsAsHuggingFaceDoes) {
-  const std::string strict = error_of(R"({"optimizer": {"type": "AdamW", "params": {"weight_decay": 0.01}}})", "\"strict_ds\": true");
+  const std::string strict =
+      error_of(R"({"optimizer": {"type": "AdamW", "params": {"weight_decay": 0.01}}})", "\"strict_ds\": true");
   EXPECT_NE(strict.find("- ds optimizer.params.weight_decay=0.01 vs hf weight_decay=0"), std::string::npos) << strict;
 }
 
@@ -235,7 +236,8 @@ TEST(DeepSpeedKeys, ContradictionsAndSlipsInSections) {
   EXPECT_NE(error_of(R"({"zero_optimization": {"cpu_offload": true, "offload_optimizer": {"device": "cpu"}}})")
                 .find("Cannot provide deprecated parameter"),
             std::string::npos);
-  EXPECT_FALSE(notes_contain(with(R"({"curriculum_learning": {"enabled": false, "min_difficulty": 1}})"), "min_difficulty"));
+  EXPECT_FALSE(
+      notes_contain(with(R"({"curriculum_learning": {"enabled": false, "min_difficulty": 1}})"), "min_difficulty"));
 }
 
 TEST(DeepSpeedMerge, PrecisionWinsOverDtype) {
