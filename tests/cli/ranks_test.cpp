@@ -72,7 +72,7 @@ TEST_F(Ranks, WithoutDeterminismTheResultIsNear) {
     const std::vector<double> a = losses(one);
     const std::vector<double> b = losses(two);
     ASSERT_EQ(a.size(), b.size());
-    for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-4 * a[i]) << stage << " step " << i;
+    for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-5 * a[i]) << stage << " step " << i;
   }
 }
 
@@ -130,9 +130,15 @@ std::vector<pid_t> workers_of(const std::string& output_dir) {
 }
 
 TEST_F(Ranks, KilledRanksAreRestartedAndNothingIsLost) {
-  const std::vector<std::string> settings = {"--max_steps",        "400", "--save_steps",    "5",
-                                             "--save_total_limit", "3",   "--logging_steps", "50",
-                                             "--zero_stage",       "2",   "--max_restarts",  "1000"};
+  // As many kills as CONVOY_KILLS says (50 takes a minute or two).
+  const char* wished = std::getenv("CONVOY_KILLS");
+  const int wanted = wished != nullptr ? std::atoi(wished) : 12;
+  const std::vector<std::string> settings = {"--max_steps",        std::to_string(60 * wanted),
+                                             "--save_steps",       "5",
+                                             "--save_total_limit", "3",
+                                             "--logging_steps",    "500",
+                                             "--zero_stage",       "2",
+                                             "--max_restarts",     "1000"};
   const std::string undisturbed = folder_ / "undisturbed";
   ASSERT_EQ(run_convoy(on(2, undisturbed, settings)).status, 0);
   const std::string disturbed = folder_ / "disturbed";
@@ -140,15 +146,15 @@ TEST_F(Ranks, KilledRanksAreRestartedAndNothingIsLost) {
   std::mt19937 random(4);
   int kills = 0;
   const auto begin = std::chrono::steady_clock::now();
-  while (!std::filesystem::exists(disturbed + "/model.safetensors") && kills < 50 &&
-         std::chrono::steady_clock::now() - begin < std::chrono::seconds(120)) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100 + random() % 300));
+  while (!std::filesystem::exists(disturbed + "/model.safetensors") && kills < wanted &&
+         std::chrono::steady_clock::now() - begin < std::chrono::seconds(240)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100 + random() % 150));
     const std::vector<pid_t> workers = workers_of(disturbed);
     if (!workers.empty() && ::kill(workers[random() % workers.size()], SIGKILL) == 0) ++kills;
   }
   const Result result = run.wait();
   EXPECT_EQ(result.status, 0) << result.output.substr(result.output.size() > 3000 ? result.output.size() - 3000 : 0);
-  EXPECT_GE(kills, 5);
+  EXPECT_GE(kills, wanted / 3);
   EXPECT_THAT(result.output, HasSubstr("was killed by signal 9"));
   EXPECT_TRUE(weights(disturbed) == weights(undisturbed)) << "after " << kills << " kills";
   for (const CheckpointInfo& info : CheckpointStore(disturbed).list())
@@ -364,38 +370,55 @@ TEST_F(Ranks, PlanSaysTheMemoryOfEveryRank) {
   for (const char* rank : {"rank 0\n", "rank 1\n", "rank 2\n", "rank 3\n"}) EXPECT_THAT(plan.output, HasSubstr(rank));
 }
 
-// The users' files as they are, with tiny models.
+// The run files of examples/deepspeed, which name the users' JSON files as they are.
 TEST_F(Ranks, DeepSpeedFilesRunUnchanged) {
-  const std::string files = std::string(CONVOY_SOURCE_DIR) + "/examples/deepspeed/";
-  const auto deepspeed = [&](const std::string& file, int ranks, const std::string& output) {
-    std::vector<std::string> line = {"train",           "--from_scratch",
-                                     "--model_config",  model_config(),
-                                     "--tokenizer",     testing::golden("tokenizers/gpt2"),
-                                     "--train_files",   data(),
-                                     "--seq_length",    "16",
-                                     "--max_steps",     "4",
-                                     "--logging_steps", "1",
-                                     "--save_strategy", "no",
-                                     "--threads",       "1",
-                                     "--output_dir",    folder_ / output,
-                                     "--cache_dir",     folder_ / "cache",
-                                     "--deepspeed",     files + file,
-                                     "--num_processes", std::to_string(ranks)};
+  std::filesystem::current_path(CONVOY_SOURCE_DIR);
+  const auto example = [&](const std::string& file, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> line = {"train",         "examples/deepspeed/" + file,
+                                     "--tokenizer",   testing::golden("tokenizers/gpt2"),
+                                     "--train_files", data(),
+                                     "--max_steps",   "4",
+                                     "--threads",     "1",
+                                     "--output_dir",  folder_ / file,
+                                     "--cache_dir",   folder_ / "cache"};
+    line.insert(line.end(), more.begin(), more.end());
     return run_convoy(line);
   };
-  const Result asr = deepspeed("glm_asr_zero2.json", 2, "asr");
+  const Result asr = example("glm_asr_zero2.yaml");
   EXPECT_EQ(asr.status, 0) << asr.output;
   EXPECT_THAT(asr.output, HasSubstr("background_streaming"));
-  EXPECT_THAT(asr.output, HasSubstr("ZeRO stage 2"));
-  const Result zero2 = deepspeed("glm4_zero2.json", 4, "zero2");
+  EXPECT_THAT(asr.output, HasSubstr("2 ranks, ZeRO stage 2"));
+  const Result plain = example("data_parallel.yaml");
+  EXPECT_EQ(plain.status, 0) << plain.output;
+  EXPECT_THAT(plain.output, HasSubstr("4 ranks, ZeRO stage 0"));
+  const Result zero2 = example("glm4_zero2.yaml");
   EXPECT_EQ(zero2.status, 0) << zero2.output;
-  const Result zero3 = deepspeed("glm4_zero3_pipeline.json", 4, "zero3");
+  EXPECT_THAT(zero2.output, HasSubstr("4 ranks, ZeRO stage 2"));
+  const Result zero3 = example("glm4_zero3.yaml");
   EXPECT_EQ(zero3.status, 0) << zero3.output;
-  EXPECT_THAT(zero3.output, HasSubstr("ZeRO stage 3"));
-  const Result wrong = deepspeed("glm4_zero2.json", 2, "wrong");
+  EXPECT_THAT(zero3.output, HasSubstr("4 ranks, ZeRO stage 3"));
+  const Result wrong = example("glm4_zero2.yaml", {"--num_processes", "2"});
   EXPECT_EQ(wrong.status, 2) << wrong.output;
   EXPECT_THAT(wrong.output, HasSubstr("Check batch related parameters"));
   EXPECT_THAT(wrong.output, HasSubstr("these values fit 4 ranks"));
+}
+
+TEST_F(Ranks, ADamagedShardIsFoundAndTheCheckpointBeforeUsed) {
+  const std::string run = folder_ / "run";
+  ASSERT_EQ(run_convoy(on(2, run, {"--zero_stage", "2", "--save_steps", "4"})).status, 0);
+  const std::string whole = weights(run);
+  {
+    std::fstream shard(run + "/checkpoint-12/optimizer-00002-of-00002.safetensors",
+                       std::ios::in | std::ios::out | std::ios::binary);
+    shard.seekp(5000);
+    shard.put('\x5a');
+  }
+  std::filesystem::remove(run + "/model.safetensors");
+  const Result resumed = run_convoy(on(4, run, {"--zero_stage", "3", "--resume_from_checkpoint", "latest"}));
+  ASSERT_EQ(resumed.status, 0) << resumed.output;
+  EXPECT_THAT(resumed.output, HasSubstr("cannot be used"));
+  EXPECT_THAT(resumed.output, HasSubstr("at step 8"));
+  EXPECT_TRUE(weights(run) == whole);
 }
 
 }  // namespace
