@@ -145,6 +145,8 @@ class YamlEvents final : public YAML::EventHandler {
     const bool quoted = tag == "!" || tag == "tag:yaml.org,2002:str";
     if (!quoted) check_tag(tag, line);
     if (!quoted && is_null_word(value)) return OnNull(mark, anchor);
+    // yaml-cpp turns the escapes \_ and \N into single bytes.
+    if (!is_clean_utf8(value)) builder_.fail(line, "an escape that gives no UTF-8 text; write the character itself");
     builder_.add(ConfigNode::scalar(value, quoted, line), anchor);
   }
   void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,

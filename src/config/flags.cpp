@@ -77,7 +77,8 @@ class FlagReader {
 
   static ConfigNode single(const Key& key, const std::string& text, const std::string& flag) {
     if (!is_clean_utf8(text)) throw usage_error("the value is not UTF-8 text").at(flag);
-    const bool braces = !text.empty() && text.front() == '{';
+    // A DeepSpeed configuration has a more lenient reader of its own.
+    const bool braces = !text.empty() && text.front() == '{' && key.name != "deepspeed";
     if (braces && (key.kind == Key::Kind::kMap || key.kind == Key::Kind::kTextOrMap))
       return without_lines(parse_yaml_value(text, flag));
     if (key.kind == Key::Kind::kList) {

@@ -9,6 +9,12 @@
 namespace convoy {
 namespace {
 
+TEST(ConfigNode, EscapesOutsideUtf8AreRefused) {
+  for (const char* text : {R"(a: "x\_y")", R"(a: "x\Ny")", R"({"b\_": 1})"}) {
+    EXPECT_THROW(parse_yaml(text, "run.yaml"), Error) << text;
+  }
+}
+
 std::string yaml_error(const std::string& text) {
   return usage_message([&] { parse_yaml(text, "run.yaml"); });
 }

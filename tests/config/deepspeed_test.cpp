@@ -331,6 +331,11 @@ TEST(DeepSpeedJson, TakesPathsTextAndBase64) {
   }
 }
 
+TEST(DeepSpeedJson, TextOnTheCommandLineMayBeLenientToo) {
+  EXPECT_EQ(parse_run_config({"--deepspeed", "{zero_optimization: {stage: 2,} /* x */}"}).zero_stage, 2);
+  EXPECT_NE(error_of(R"({"steps\_p": 1})"), "no error") << "no JSON escape";
+}
+
 TEST(DeepSpeedJson, UnknownKeysSayWhatIsNear) {
   EXPECT_TRUE(notes_contain(with(R"({"gradient_cliping": 1})"), "did you mean 'gradient_clipping'?"));
   const std::string error = error_of(R"({"zero_optimization": {"stge": 2}})");
