@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/suggest.h"
+#include "config/deepspeed_json.h"
 #include "config/given.h"
 #include "config/value.h"
 
@@ -77,8 +78,8 @@ class FlagReader {
 
   static ConfigNode single(const Key& key, const std::string& text, const std::string& flag) {
     if (!is_clean_utf8(text)) throw usage_error("the value is not UTF-8 text").at(flag);
-    // A DeepSpeed configuration has a more lenient reader of its own.
-    const bool braces = !text.empty() && text.front() == '{' && key.name != "deepspeed";
+    const bool braces = !text.empty() && text.front() == '{';
+    if (braces && key.name == "deepspeed") return without_lines(parse_deepspeed_json(text, flag));
     if (braces && (key.kind == Key::Kind::kMap || key.kind == Key::Kind::kTextOrMap))
       return without_lines(parse_yaml_value(text, flag));
     if (key.kind == Key::Kind::kList) {
