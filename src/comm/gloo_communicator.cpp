@@ -14,9 +14,9 @@
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "comm/async_queue.h"
 #include "comm/peer_monitor.h"
 #include "comm/piece_stream.h"
+#include "comm/queued_communicator.h"
 #include "comm/rendezvous.h"
 #include "comm/tree_sum.h"
 
@@ -53,7 +53,7 @@ class GlooStore final : public gloo::rendezvous::Store {
   const double timeout_;
 };
 
-class GlooCommunicator final : public Communicator {
+class GlooCommunicator final : public QueuedCommunicator {
  public:
   GlooCommunicator(const CommunicatorOptions& options, std::string prefix)
       : options_(options), prefix_(std::move(prefix)) {
@@ -78,26 +78,6 @@ class GlooCommunicator final : public Communicator {
   int size() const override { return options_.size; }
   std::string name() const override { return "gloo"; }
 
-  Ticket start_reduce_scatter(DType dtype, std::span<const ScatterPiece> pieces) override {
-    return queue_.start(
-        [this, dtype, pieces] { observed("reduce-scatter", [&] { run_reduce_scatter(dtype, pieces); }); });
-  }
-  Ticket start_all_gather(DType dtype, std::span<const GatherPiece> pieces) override {
-    return queue_.start([this, dtype, pieces] { observed("all-gather", [&] { run_all_gather(dtype, pieces); }); });
-  }
-  Ticket start_all_reduce(DType dtype, std::span<const ReducePiece> pieces) override {
-    return queue_.start([this, dtype, pieces] { observed("all-reduce", [&] { run_all_reduce(dtype, pieces); }); });
-  }
-  void wait(Ticket ticket) override { traffic_.seconds_waiting += queue_.wait(ticket); }
-  void reduce_scatter(DType dtype, std::span<const ScatterPiece> pieces) override {
-    direct([&] { observed("reduce-scatter", [&] { run_reduce_scatter(dtype, pieces); }); });
-  }
-  void all_gather(DType dtype, std::span<const GatherPiece> pieces) override {
-    direct([&] { observed("all-gather", [&] { run_all_gather(dtype, pieces); }); });
-  }
-  void all_reduce(DType dtype, std::span<const ReducePiece> pieces) override {
-    direct([&] { observed("all-reduce", [&] { run_all_reduce(dtype, pieces); }); });
-  }
   void broadcast(std::span<std::byte> bytes, int root) override {
     direct([&] {
       begin("broadcast", DType::kU8, bytes.size() * static_cast<std::size_t>(size()) + static_cast<std::size_t>(root));
@@ -155,11 +135,6 @@ class GlooCommunicator final : public Communicator {
   std::unique_ptr<Communicator> split(int color) override;
   void progress() override { monitor_->progress(); }
   void abort(const std::string& reason) override { monitor_->abort(reason); }
-  const Traffic& traffic() const override { return traffic_; }
-  void set_observer(const OperationObserver& observer) override {
-    queue_.wait_all();
-    observer_ = observer;
-  }
 
  private:
   void open();
@@ -181,19 +156,6 @@ class GlooCommunicator final : public Communicator {
     const auto pair = static_cast<std::uint64_t>(std::int64_t{from} * size() + to);
     begin("a message", DType::kU8, pair << 40 ^ bytes);
     return std::uint64_t{1} << 63 | pair << 42 | (number & 0x3ffffff) << 16 | (mark_ & 0xffff);
-  }
-  template <typename Operation>
-  void observed(const char* name, const Operation& operation) {
-    if (!observer_) return operation();
-    const auto start = Clock::now();
-    const std::uint64_t before = traffic_.total();
-    operation();
-    observer_(name, start, Clock::now(), traffic_.total() - before);
-  }
-  template <typename Operation>
-  void direct(const Operation& operation) {
-    traffic_.seconds_waiting += queue_.wait_all();
-    operation();
   }
   // Messages between this rank and others over two buffers. The monitor can end its waiting.
   class Transfer {
@@ -288,9 +250,9 @@ class GlooCommunicator final : public Communicator {
     transfer.finish();
   }
 
-  void run_reduce_scatter(DType dtype, std::span<const ScatterPiece> pieces);
-  void run_all_gather(DType dtype, std::span<const GatherPiece> pieces);
-  void run_all_reduce(DType dtype, std::span<const ReducePiece> pieces);
+  void run_reduce_scatter(DType dtype, std::span<const ScatterPiece> pieces) override;
+  void run_all_gather(DType dtype, std::span<const GatherPiece> pieces) override;
+  void run_all_reduce(DType dtype, std::span<const ReducePiece> pieces) override;
 
   CommunicatorOptions options_;
   const std::string prefix_;
@@ -298,8 +260,6 @@ class GlooCommunicator final : public Communicator {
   std::unique_ptr<RendezvousClient> client_;
   std::unique_ptr<PeerMonitor> monitor_;
   std::shared_ptr<gloo::rendezvous::Context> context_;
-  Traffic traffic_;
-  OperationObserver observer_;
   const char* operation_ = "";
   std::uint64_t mark_ = 0;
   std::vector<std::uint64_t> sent_, received_;  // messages to and from each rank
@@ -309,7 +269,6 @@ class GlooCommunicator final : public Communicator {
   std::vector<PieceStream<const std::byte>> outgoing_;
   std::vector<PieceStream<std::byte>> arriving_;
   std::vector<const std::byte*> operands_;
-  AsyncQueue queue_;  // last: its thread uses the others
 };
 
 void GlooCommunicator::open() {

@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "comm/async_queue.h"
 #include "comm/piece_stream.h"
+#include "comm/queued_communicator.h"
 #include "comm/shm_segment.h"
 #include "comm/tree_sum.h"
 
@@ -32,7 +32,7 @@ std::size_t round_up(std::size_t bytes, std::size_t unit) {
   return (bytes + unit - 1) / unit * unit;
 }
 
-class ShmCommunicator final : public Communicator {
+class ShmCommunicator final : public QueuedCommunicator {
  public:
   explicit ShmCommunicator(const ShmOptions& options)
       : options_(options),
@@ -49,27 +49,6 @@ class ShmCommunicator final : public Communicator {
     queue_.stop();
   }
 
-  Ticket start_reduce_scatter(DType dtype, std::span<const ScatterPiece> pieces) override {
-    return queue_.start(
-        [this, dtype, pieces] { observed("reduce-scatter", [&] { run_reduce_scatter(dtype, pieces); }); });
-  }
-  Ticket start_all_gather(DType dtype, std::span<const GatherPiece> pieces) override {
-    return queue_.start([this, dtype, pieces] { observed("all-gather", [&] { run_all_gather(dtype, pieces); }); });
-  }
-  Ticket start_all_reduce(DType dtype, std::span<const ReducePiece> pieces) override {
-    return queue_.start([this, dtype, pieces] { observed("all-reduce", [&] { run_all_reduce(dtype, pieces); }); });
-  }
-  void wait(Ticket ticket) override { traffic_.seconds_waiting += queue_.wait(ticket); }
-
-  void reduce_scatter(DType dtype, std::span<const ScatterPiece> pieces) override {
-    direct([&] { observed("reduce-scatter", [&] { run_reduce_scatter(dtype, pieces); }); });
-  }
-  void all_gather(DType dtype, std::span<const GatherPiece> pieces) override {
-    direct([&] { observed("all-gather", [&] { run_all_gather(dtype, pieces); }); });
-  }
-  void all_reduce(DType dtype, std::span<const ReducePiece> pieces) override {
-    direct([&] { observed("all-reduce", [&] { run_all_reduce(dtype, pieces); }); });
-  }
   void broadcast(std::span<std::byte> bytes, int root) override;
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive) override;
   void send(std::span<const std::byte> bytes, int to) override;
@@ -83,11 +62,6 @@ class ShmCommunicator final : public Communicator {
   std::unique_ptr<Communicator> split(int color) override;
   void progress() override { segment_.progress(); }
   void abort(const std::string& reason) override { segment_.abort(reason); }
-  const Traffic& traffic() const override { return traffic_; }
-  void set_observer(const OperationObserver& observer) override {
-    queue_.wait_all();
-    observer_ = observer;
-  }
 
  private:
   // The half of a rank's scratch that belongs to a turn: a chunk of data and a chunk of sums. Turns are counted over
@@ -111,32 +85,15 @@ class ShmCommunicator final : public Communicator {
     if (first) segment_.check_marks(operation);
     ++turn_;
   }
-  template <typename Operation>
-  void observed(const char* name, const Operation& operation) {
-    if (!observer_) return operation();
-    const auto begin = std::chrono::steady_clock::now();
-    const std::uint64_t before = traffic_.total();
-    operation();
-    observer_(name, begin, std::chrono::steady_clock::now(), traffic_.total() - before);
-  }
-  template <typename Operation>
-  void direct(const Operation& operation) {
-    traffic_.seconds_waiting += queue_.wait_all();
-    const double before = segment_.seconds_waited();
-    operation();
-    traffic_.seconds_waiting += segment_.seconds_waited() - before;
-  }
 
-  void run_reduce_scatter(DType dtype, std::span<const ScatterPiece> pieces);
-  void run_all_gather(DType dtype, std::span<const GatherPiece> pieces);
-  void run_all_reduce(DType dtype, std::span<const ReducePiece> pieces);
+  double seconds_waited() const override { return segment_.seconds_waited(); }
+  void run_reduce_scatter(DType dtype, std::span<const ScatterPiece> pieces) override;
+  void run_all_gather(DType dtype, std::span<const GatherPiece> pieces) override;
+  void run_all_reduce(DType dtype, std::span<const ReducePiece> pieces) override;
 
   const ShmOptions options_;
   const std::size_t chunk_;
   ShmSegment segment_;
-  AsyncQueue queue_;
-  Traffic traffic_;
-  OperationObserver observer_;
   int splits_ = 0;
   std::size_t turn_ = 0;
   // Scratch of the operations, which run one at a time.
