@@ -1,4 +1,5 @@
-// What the backends share: started operations in a thread of their own, blocking ones after them, counting and observing.
+// What the backends share: started operations in a thread of their own, blocking ones after them, counting and
+// observing.
 #pragma once
 
 #include <chrono>
