@@ -426,21 +426,11 @@ void GlooCommunicator::run_all_reduce(DType dtype, std::span<const ReducePiece> 
 }
 
 std::unique_ptr<Communicator> GlooCommunicator::split(int color) {
-  std::vector<double> colors(static_cast<std::size_t>(size()));
-  colors[static_cast<std::size_t>(rank())] = color;
-  const GatherPiece piece{reinterpret_cast<const std::byte*>(&colors[static_cast<std::size_t>(rank())]),
-                          reinterpret_cast<std::byte*>(colors.data()),
-                          {size(), 1}};
-  all_gather(DType::kF64, std::span(&piece, 1));
+  const Place place = place_among(color);
   CommunicatorOptions group = options_;
-  group.rank = 0;
-  group.size = 0;
+  group.rank = place.rank;
+  group.size = place.size;
   group.serve_rendezvous = false;
-  for (int r = 0; r < size(); ++r) {
-    if (static_cast<int>(colors[static_cast<std::size_t>(r)]) != color) continue;
-    if (r < rank()) ++group.rank;
-    ++group.size;
-  }
   const std::string prefix = fmt::format("{}{}-{}/", prefix_, splits_++, color);
   if (group.size == 1) return make_single_communicator();
   return std::make_unique<GlooCommunicator>(group, prefix, server_);

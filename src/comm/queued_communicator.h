@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <vector>
 
 #include "comm/async_queue.h"
 #include "comm/communicator.h"
@@ -45,6 +46,26 @@ class QueuedCommunicator : public Communicator {
   virtual void run_all_reduce(DType dtype, std::span<const ReducePiece> pieces) = 0;
   // Seconds that operations in the calling thread have waited for other ranks so far, where the backend knows.
   virtual double seconds_waited() const { return 0; }
+
+  // This rank's place among those that give the same colour; every rank must call.
+  struct Place {
+    int rank = 0, size = 0;
+  };
+  Place place_among(int color) {
+    std::vector<double> colors(static_cast<std::size_t>(size()));
+    colors[static_cast<std::size_t>(rank())] = color;
+    const GatherPiece piece{reinterpret_cast<const std::byte*>(&colors[static_cast<std::size_t>(rank())]),
+                            reinterpret_cast<std::byte*>(colors.data()),
+                            {size(), 1}};
+    all_gather(DType::kF64, std::span(&piece, 1));
+    Place place;
+    for (int r = 0; r < size(); ++r) {
+      if (static_cast<int>(colors[static_cast<std::size_t>(r)]) != color) continue;
+      if (r < rank()) ++place.rank;
+      ++place.size;
+    }
+    return place;
+  }
 
   // In the calling thread, after what was started.
   template <typename Operation>

@@ -316,21 +316,11 @@ void ShmCommunicator::receive(std::span<std::byte> bytes, int from) {
 }
 
 std::unique_ptr<Communicator> ShmCommunicator::split(int color) {
-  std::vector<double> colors(static_cast<std::size_t>(size()));
-  colors[static_cast<std::size_t>(rank())] = color;
-  const GatherPiece piece{reinterpret_cast<const std::byte*>(&colors[static_cast<std::size_t>(rank())]),
-                          reinterpret_cast<std::byte*>(colors.data()),
-                          {size(), 1}};
-  all_gather(DType::kF64, std::span(&piece, 1));
+  const Place place = place_among(color);
   ShmOptions group = options_;
   group.name = fmt::format("{}-{}-{}", options_.name, splits_++, color);
-  group.rank = 0;
-  group.size = 0;
-  for (int r = 0; r < size(); ++r) {
-    if (static_cast<int>(colors[static_cast<std::size_t>(r)]) != color) continue;
-    if (r < rank()) ++group.rank;
-    ++group.size;
-  }
+  group.rank = place.rank;
+  group.size = place.size;
   return group.size == 1 ? make_single_communicator() : make_shm_communicator(group);
 }
 

@@ -31,13 +31,11 @@ void register_convert(Registry& registry) {
   registry.add<Convert>([](const Convert& op, const Request& q) {
     const DType from = q.inputs[0]->dtype;
     return [from, to = op.to, n = q.outputs[0].numel()](const KernelArguments& a) {
-      const auto same = [](auto x) { return x; };
       if (from == DType::kF32 && to == DType::kBF16) return convert<float, BF16>(a, n, to_bf16);
       if (from == DType::kF32 && to == DType::kF16) return convert<float, F16>(a, n, to_f16);
       if (from == DType::kBF16 && to == DType::kF32)
         return convert<BF16, float>(a, n, [](BF16 x) { return to_float(x); });
       if (from == DType::kF16 && to == DType::kF32) return convert<F16, float>(a, n, [](F16 x) { return to_float(x); });
-      if (from == DType::kF32 && to == DType::kF32) return convert<float, float>(a, n, same);
       throw internal_error("a conversion that has no kernel");
     };
   });

@@ -115,7 +115,6 @@ class GradientSharding {
       graph_.value(shard).name = shard_name(graph_.value(bucket_[i]).name);
       graph_.outputs.push_back(shard);
     }
-    under_way_ = true;
     ++channel_;
     bucket_.clear();
     held_ = 0;
@@ -134,10 +133,8 @@ class GradientSharding {
   }
 
   void finish_pending() {
-    if (!under_way_) return;
     for (Node& node : pending_) made_.push_back(std::move(node));
     pending_.clear();
-    under_way_ = false;
   }
 
   Graph& graph_;
@@ -147,8 +144,7 @@ class GradientSharding {
   std::vector<bool> final_;  // by value
   std::vector<ValueId> bucket_;
   std::int64_t held_ = 0;
-  std::vector<Node> pending_;  // what ends the bucket under way
-  bool under_way_ = false;
+  std::vector<Node> pending_;  // what ends the bucket under way; empty: none is
 };
 
 // A run of nodes of one transformer block.
@@ -156,10 +152,10 @@ struct Segment {
   std::size_t begin, end;
 };
 
-// A stretch of segments in which a weight is held whole.
-struct Interval {
+// The use of a weight in a segment.
+struct Use {
   ValueId weight;
-  std::size_t first, last;  // segments
+  std::size_t segment;
   ValueId whole = kNoValue;
 };
 
@@ -202,9 +198,9 @@ class WeightGathering {
         for (ValueId id : graph_.node(static_cast<NodeId>(n)).inputs) {
           if (id == kNoValue || !sharded(id)) continue;
           const bool seen = std::any_of(intervals_.begin() + static_cast<std::ptrdiff_t>(known), intervals_.end(),
-                                        [&](const Interval& each) { return each.weight == id; });
+                                        [&](const Use& each) { return each.weight == id; });
           if (seen) continue;
-          intervals_.push_back({id, s, s});
+          intervals_.push_back({id, s});
           fetched_[s] += numel(id);
           held_[s] += numel(id);
         }
@@ -223,7 +219,8 @@ class WeightGathering {
     for (std::size_t i = 0; i < intervals_.size(); ++i) {
       if (const auto known = latest.find(intervals_[i].weight); known != latest.end()) {
         std::int64_t distance = 0;
-        for (std::size_t s = intervals_[known->second].last + 1; s < intervals_[i].first; ++s) distance += fetched_[s];
+        for (std::size_t s = intervals_[known->second].segment + 1; s < intervals_[i].segment; ++s)
+          distance += fetched_[s];
         if (distance <= options_.max_reuse_distance) gaps.push_back({distance, known->second, i});
       }
       latest[intervals_[i].weight] = i;
@@ -234,10 +231,11 @@ class WeightGathering {
     for (const Gap& gap : gaps) {
       const std::int64_t size = numel(intervals_[gap.earlier].weight);
       bool fits = true;
-      for (std::size_t s = intervals_[gap.earlier].last + 1; s < intervals_[gap.later].first; ++s)
+      for (std::size_t s = intervals_[gap.earlier].segment + 1; s < intervals_[gap.later].segment; ++s)
         fits = fits && held_[s] + size <= options_.max_live;
       if (!fits) continue;
-      for (std::size_t s = intervals_[gap.earlier].last + 1; s < intervals_[gap.later].first; ++s) held_[s] += size;
+      for (std::size_t s = intervals_[gap.earlier].segment + 1; s < intervals_[gap.later].segment; ++s)
+        held_[s] += size;
       joined_[gap.later] = gap.earlier;
     }
     // Each interval points to the first of its chain, which gathers for all.
@@ -262,7 +260,7 @@ class WeightGathering {
       std::vector<std::size_t> wanted;
       std::vector<std::int64_t> numels;
       for (std::size_t i = 0; i < intervals_.size(); ++i) {
-        if (intervals_[i].first != s || joined_[i] != i) continue;
+        if (intervals_[i].segment != s || joined_[i] != i) continue;
         wanted.push_back(i);
         numels.push_back(numel(intervals_[i].weight));
       }
@@ -309,7 +307,7 @@ class WeightGathering {
     // The interval that serves a weight in a segment.
     std::map<std::pair<std::size_t, ValueId>, ValueId> whole;
     for (std::size_t i = 0; i < intervals_.size(); ++i)
-      whole[{intervals_[i].first, intervals_[i].weight}] = intervals_[joined_[i]].whole;
+      whole[{intervals_[i].segment, intervals_[i].weight}] = intervals_[joined_[i]].whole;
     std::vector<Node> made;
     for (std::size_t s = 0; s < segments_.size(); ++s) {
       const Node& first = graph_.node(static_cast<NodeId>(segments_[s].begin));
@@ -339,7 +337,7 @@ class WeightGathering {
   const ZeroOptions& options_;
   int channel_;
   std::vector<Segment> segments_;
-  std::vector<Interval> intervals_;
+  std::vector<Use> intervals_;
   std::vector<std::size_t> joined_;           // by interval: the one that gathers for it
   std::vector<std::int64_t> fetched_, held_;  // by segment: elements that it uses; elements held whole in it
   std::vector<Added> before_;                 // by segment

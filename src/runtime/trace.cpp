@@ -16,12 +16,7 @@ double microseconds(Trace::Clock::duration duration) {
 void Trace::add(Lane lane, std::string_view name, std::string_view category, Clock::time_point begin,
                 Clock::time_point end, std::uint64_t bytes) {
   const std::lock_guard guard(lock_);
-  if (running_) events_.push_back({lane, std::string(name), std::string(category), begin, end, bytes});
-}
-
-void Trace::stop() {
-  const std::lock_guard guard(lock_);
-  running_ = false;
+  events_.push_back({lane, std::string(name), std::string(category), begin, end, bytes});
 }
 
 void Trace::write(const std::filesystem::path& path) const {

@@ -21,9 +21,6 @@ class Trace {
   // May be called by several threads.
   void add(Lane lane, std::string_view name, std::string_view category, Clock::time_point begin, Clock::time_point end,
            std::uint64_t bytes = 0);
-  // Nothing is kept from now on.
-  void stop();
-  bool running() const { return running_; }
   // JSON of the Trace Event Format. Times count from the clock's origin, which the processes of a host share.
   void write(const std::filesystem::path& path) const;
 
@@ -37,7 +34,6 @@ class Trace {
   const int rank_;
   mutable std::mutex lock_;
   std::vector<Event> events_;
-  bool running_ = true;
 };
 
 }  // namespace convoy

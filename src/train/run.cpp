@@ -171,10 +171,6 @@ void load_best(const Trainer& trainer, Engine& engine) {
   log_info("the best model is that of {}", best->string());
 }
 
-}  // namespace
-
-namespace {
-
 LossScaleSettings loss_scale_settings(const RunConfig& config) {
   LossScaleSettings settings;
   settings.loss_scale = config.loss_scale;
@@ -242,6 +238,14 @@ BytesBeside beside_the_arenas(const RunConfig& config, const ModelSource& source
   };
 }
 
+// What --print-program prints.
+std::string listing(const ProgramSet& programs) {
+  std::string text = print(programs.micro);
+  if (programs.eval) text += print(*programs.eval);
+  if (programs.reduce) text += print(*programs.reduce);
+  return text + print(programs.update);
+}
+
 void report_plan(const ModelSource& source, const TrainShape& shape, const RunConfig& config, Device& device,
                  bool first) {
   const ProgramSet programs = make_programs(*source.model, shape, device);
@@ -251,10 +255,7 @@ void report_plan(const ModelSource& source, const TrainShape& shape, const RunCo
   if (!first) return;
   log_info("{}: {} parameters, {} of memory planned{}\n{}", source.model->family(), source.model->parameter_count(),
            human_bytes(report.total), shape.zero.world > 1 ? " on this rank" : "", print(report));
-  if (config.print_program) {
-    fmt::print("{}{}{}{}", print(programs.micro), programs.eval ? print(*programs.eval) : "",
-               programs.reduce ? print(*programs.reduce) : "", print(programs.update));
-  }
+  if (config.print_program) fmt::print("{}", listing(programs));
 }
 
 }  // namespace
@@ -360,12 +361,7 @@ std::string plan_run(const RunConfig& settings, Device& device) {
                       programs.micro.cost().flops / tokens * 1e-9, programs.micro.cost().flops * 1e-9);
   const std::vector<Alternative> others = alternatives(*source.model, shape, device, beside_the_arenas(config, source));
   if (!others.empty()) text += "less memory with:\n" + print(others, report.total);
-  if (config.print_program) {
-    text += print(programs.micro);
-    if (programs.eval) text += print(*programs.eval);
-    if (programs.reduce) text += print(*programs.reduce);
-    text += print(programs.update);
-  }
+  if (config.print_program) text += listing(programs);
   const std::size_t limit = memory_limit(config, ranks);
   text += fmt::format("{} are available{}: the run {}\n", human_bytes(limit), ranks > 1 ? " for each rank" : "",
                       most <= limit ? "fits" : "does not fit");
