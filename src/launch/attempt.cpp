@@ -142,7 +142,7 @@ void Attempt::read_control() {
     control_text_.erase(0, end + 1);
     if (line == "end") {
       if (stop_signal_ == 0) stop_signal_ = SIGTERM;
-      end_the_others();
+      end_the_others(true);
     }
     for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
       if (line == fmt::format("signal {}", number)) answer(number);
@@ -150,10 +150,13 @@ void Attempt::read_control() {
   }
 }
 
-void Attempt::end_the_others() {
-  if (deadline_) return;
-  deadline_ =
-      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.grace_seconds));
+void Attempt::end_the_others(bool ask) {
+  if (!deadline_) {
+    deadline_ = Clock::now() +
+                std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(options_.grace_seconds));
+  }
+  if (!ask || asked_) return;
+  asked_ = true;
   // They find out by themselves too, and say so; whoever does neither is killed.
   for (const auto& worker : workers_) worker->ask_to_end();
 }
@@ -170,7 +173,8 @@ void Attempt::collect() {
     if (killed_ && worker->signal() == SIGKILL) continue;
     ended_badly_.push_back(worker.get());
     // After a signal from outside each takes the time it needs: one may still write the checkpoint.
-    if (!was_asked(*worker)) end_the_others();
+    // Who only lost a peer is not the first to fail: the one that did may still be about to say why.
+    if (!was_asked(*worker)) end_the_others(worker->status() != kPeerLostStatus);
   }
 }
 

@@ -43,7 +43,7 @@ class Attempt {
   void read_control();
   void answer(int number);
   void collect();
-  void end_the_others();
+  void end_the_others(bool ask);
   bool was_asked(const WorkerProcess& worker) const;
   const WorkerProcess* culprit() const;
   std::string reason_of(const WorkerProcess& worker) const;
@@ -59,6 +59,7 @@ class Attempt {
   std::string control_text_;
   int stop_signal_ = 0;
   bool early_warning_ = false;  // SIGUSR1 came
+  bool asked_ = false;          // whether the others were asked to end
   bool killed_ = false;         // whoever ends from now on ends by our hand
 };
 
