@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/random.h"
-#include "cpu/cpu_device.h"
+#include "devices/make_device.h"
 #include "train/engine.h"
 
 namespace {
@@ -20,10 +20,10 @@ namespace {
 using namespace convoy;  // NOLINT
 
 struct Arguments {
-  std::string config, dtype = "f32", recompute = "none";
+  std::string config, dtype = "f32", recompute = "none", device = "cpu";
   std::int64_t batch = 4, seq = 512, accum = 1, steps = 10;
   int threads = 0;
-  bool profile = false;
+  bool profile = false, any_order = false;
 };
 
 double now() {
@@ -58,18 +58,19 @@ int run(const Arguments& arguments) {
   const auto model = make_model(read_json(arguments.config), arguments.config);
   const auto dtype = parse_dtype(arguments.dtype);
   if (!dtype) throw usage_error("no such dtype");
-  CpuDevice device;
+  const std::unique_ptr<Device> device = make_device(arguments.device, {0, !arguments.any_order});
   TrainShape shape;
   shape.rows = arguments.batch;
   shape.seq = arguments.seq;
   shape.accumulation = arguments.accum;
   shape.dtype = *dtype;
+  shape.deterministic = !arguments.any_order;
   shape.max_grad_norm = 1;
   shape.weight_decay = 0.01;
   shape.recompute = arguments.recompute == "full"
                         ? RecomputeMode::kFull
                         : (arguments.recompute == "selective" ? RecomputeMode::kSelective : RecomputeMode::kNone);
-  Engine engine(device, *model, shape);
+  Engine engine(*device, *model, shape);
   engine.store().initialize(1);
   engine.micro_executor().set_profiling(arguments.profile);
   const double targets = static_cast<double>(arguments.batch * (arguments.seq - 1) * arguments.accum);
@@ -98,7 +99,7 @@ int run(const Arguments& arguments) {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   const Json line = {{"trainer", "convoy"},
-                     {"device", device.name()},
+                     {"device", device->name()},
                      {"threads", threads()},
                      {"parameters", model->parameter_count()},
                      {"dtype", arguments.dtype},
@@ -110,6 +111,7 @@ int run(const Arguments& arguments) {
                      {"gflops", engine.programs().micro.cost().flops * static_cast<double>(arguments.accum) /
                                     rest[rest.size() / 2] * 1e-9},
                      {"peak_rss_bytes", usage.ru_maxrss * 1024L},
+                     {"device_bytes", device->memory().peak},
                      {"planned_bytes", engine.programs().sizes.total()},
                      {"seconds_to_first_step", first},
                      {"losses", losses}};
@@ -139,7 +141,9 @@ int main(int argc, char** argv) {
   app.add_option("--steps", arguments.steps, "steps; the first three do not count");
   app.add_option("--threads", arguments.threads, "threads");
   app.add_option("--recompute", arguments.recompute, "none, selective or full");
+  app.add_option("--device", arguments.device, "cpu or cuda");
   app.add_flag("--profile", arguments.profile, "time every operation");
+  app.add_flag("--any-order", arguments.any_order, "sums in any order: no fixed tree over micro-batches, no deterministic kernels");
   CLI11_PARSE(app, argc, argv);
   try {
     return run(arguments);

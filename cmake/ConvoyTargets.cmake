@@ -3,6 +3,7 @@
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${CCACHE_PROGRAM}")
+  set(CMAKE_CUDA_COMPILER_LAUNCHER "${CCACHE_PROGRAM}")
 endif()
 find_program(MOLD_PROGRAM mold)
 if(MOLD_PROGRAM)
@@ -12,12 +13,13 @@ endif()
 add_library(convoy_options INTERFACE)
 target_include_directories(convoy_options INTERFACE "${CMAKE_SOURCE_DIR}/src")
 target_compile_options(convoy_options INTERFACE
-  -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wcast-align -Wnull-dereference
-  -Werror $<$<CXX_COMPILER_ID:Clang>:-Wno-gnu-zero-variadic-macro-arguments>)
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wshadow;-Wnon-virtual-dtor;-Woverloaded-virtual;-Wcast-align;-Wnull-dereference;-Werror>
+  $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-gnu-zero-variadic-macro-arguments>
+  $<$<COMPILE_LANGUAGE:CUDA>:-lineinfo;--compiler-options=-Wall,-Wextra,-Werror;--Werror=all-warnings>)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_BUILD_TYPE STREQUAL "Release")
   # GCC 12 reports false positives of these once it inlines the standard library.
-  target_compile_options(convoy_options INTERFACE -Wno-null-dereference -Wno-maybe-uninitialized
-    -Wno-stringop-overflow -Wno-array-bounds -Wno-restrict)
+  target_compile_options(convoy_options INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-Wno-null-dereference;-Wno-maybe-uninitialized;-Wno-stringop-overflow;-Wno-array-bounds;-Wno-restrict>)
 endif()
 if(CONVOY_SANITIZE)
   add_compile_options(-fsanitize=${CONVOY_SANITIZE} -fno-omit-frame-pointer -g)

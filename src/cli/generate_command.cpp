@@ -10,7 +10,7 @@
 #include "base/parallel.h"
 #include "checkpoint/model_folder.h"
 #include "cli/commands.h"
-#include "cpu/cpu_device.h"
+#include "devices/make_device.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
 #include "train/generator.h"
@@ -20,7 +20,7 @@ namespace convoy {
 namespace {
 
 struct Arguments {
-  std::string model, prompt, tokenizer, dtype, chat;
+  std::string model, prompt, tokenizer, dtype, chat, device = "cpu";
   std::int64_t max_new_tokens = 128, max_length = 0;
   SamplingOptions sampling;
   bool greedy = false, ignore_eos = false, echo = true;
@@ -79,8 +79,8 @@ int generate(Arguments arguments) {
   } else {
     ids = ChatEncoder(parse_chat_format(arguments.chat), *tokenizer).prompt({{"user", arguments.prompt, "", true}});
   }
-  CpuDevice device;
-  Generator generator(device, *model, dtype, longest(arguments, *model, ids.size()));
+  const std::unique_ptr<Device> device = make_device(arguments.device);
+  Generator generator(*device, *model, dtype, longest(arguments, *model, ids.size()));
   load_weights(generator.store(), folder);
   if (arguments.echo && arguments.chat.empty()) fmt::print("{}", arguments.prompt);
   StreamingDecoder decoder(*tokenizer, true);
@@ -129,6 +129,9 @@ int generate_command(const Words& words) {
   app.add_option("--tokenizer", arguments.tokenizer, "folder or file of the tokenizer (default: the model folder)");
   app.add_option("--dtype", arguments.dtype, "f32, bf16 or f16 (default: as stored)");
   app.add_option("--rope_theta,--rope-theta", arguments.rope_theta, "overrides the rotary base of config.json");
+  app.add_option("--device", arguments.device, "cpu or cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
   app.add_option("--threads", arguments.threads, "threads (0 = all cores)");
   if (!parse_words(app, words)) return 0;
   if (arguments.greedy) arguments.sampling.temperature = 0;

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "cli/commands.h"
 #include "config/run_config.h"
-#include "cpu/cpu_device.h"
+#include "devices/make_device.h"
 #include "train/run.h"
 
 namespace convoy {
@@ -21,8 +21,8 @@ int plan_command(const Words& words) {
     return 0;
   }
   const RunConfig config = parse_run_config(words);
-  CpuDevice device;
-  const std::string text = plan_run(config, device);
+  const std::unique_ptr<Device> device = make_device(config.device, {0, config.deterministic});
+  const std::string text = plan_run(config, *device);
   fmt::print("{}", text);
   return static_cast<int>(text.ends_with("does not fit\n") ? Status::kDoesNotFit : Status::kDone);
 }

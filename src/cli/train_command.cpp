@@ -8,7 +8,7 @@
 #include "comm/communicator.h"
 #include "config/run_config.h"
 #include "convoy_version.h"
-#include "cpu/cpu_device.h"
+#include "devices/make_device.h"
 #include "launch/worker_environment.h"
 #include "train/run.h"
 
@@ -29,9 +29,9 @@ int be_worker(const RunConfig& config, const WorkerEnvironment& worker) {
   options.serve_rendezvous = worker.rank == 0;
   options.timeout_seconds = config.timeout;
   const std::unique_ptr<Communicator> communicator = connect(options);
-  CpuDevice device;
   try {
-    return run_training(config, device, kVersion, *communicator);
+    const std::unique_ptr<Device> device = make_device(config.device, {worker.local_rank, config.deterministic});
+    return run_training(config, *device, kVersion, *communicator);
   } catch (const std::exception& failure) {
     communicator->abort(failure.what());
     throw;
@@ -60,9 +60,9 @@ int train_command(const Words& words) {
   SupervisorOptions options;
   options.ranks = static_cast<int>(config.num_processes.value_or(1));
   if (options.ranks > 1) return start_workers(config, kept, options);
-  CpuDevice device;
+  const std::unique_ptr<Device> device = make_device(config.device, {0, config.deterministic});
   const std::unique_ptr<Communicator> communicator = make_single_communicator();
-  return run_training(config, device, kVersion, *communicator);
+  return run_training(config, *device, kVersion, *communicator);
 }
 
 }  // namespace convoy

@@ -96,16 +96,15 @@ Section machine_keys() {
                "What the backward pass computes again instead of keeping: nothing, what is cheap, every block.");
   s.add("gradient_checkpointing", &RunConfig::gradient_checkpointing, "Same as recompute: full.")
       .when_unset("as recompute says");
-  s.add("loss_chunk_rows", &RunConfig::loss_chunk_rows, "Rows of logits that exist at a time.").range(1, 1 << 24);
+  s.add("loss_chunk_rows", &RunConfig::loss_chunk_rows, "Rows of logits that exist at a time; 0: what suits the device.").range(0, 1 << 24);
   s.add("threads", &RunConfig::threads, "Threads that compute; 0 takes every core.").range(0, 4096);
   s.add("memory_limit", &RunConfig::memory_limit,
         "The most memory that the run may plan, as 12GiB; 0 is what the machine has.")
       .bytes()
       .range(0);
   s.add("deterministic", &RunConfig::deterministic, "The same run gives the same bits.").also("full_determinism");
-  s.add_word("device", &RunConfig::device, {"cpu"}, "Where the run computes.")
-      .refuse("cuda", "use device: cpu; this build has no CUDA device")
-      .refuse("gpu", "use device: cpu; this build has no CUDA device")
+  s.add_word("device", &RunConfig::device, {"cpu", "cuda"}, "Where the run computes: cuda needs a build with CUDA.")
+      .refuse("gpu", "use device: cuda")
       .refuse("mps", "use device: cpu");
   s.add("print_program", &RunConfig::print_program, "Print the instructions of a training step.");
   s.add("wall_clock_breakdown", &RunConfig::wall_clock_breakdown,

@@ -80,7 +80,7 @@ struct RunConfig {
   std::optional<bool> bf16, fp16;
   RecomputeSetting recompute = RecomputeSetting::kNone;
   std::optional<bool> gradient_checkpointing;
-  std::int64_t loss_chunk_rows = 512;
+  std::int64_t loss_chunk_rows = 0;
   std::int64_t threads = 0;       // 0 = every core
   std::int64_t memory_limit = 0;  // bytes; 0 = what the machine has
   bool deterministic = true;

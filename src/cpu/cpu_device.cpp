@@ -48,17 +48,7 @@ class HostMemory final : public DeviceMemory {
 
 }  // namespace
 
-namespace cpu {
-
-const Registry::Entry& Registry::find(const Op& op) const {
-  const auto place = entries_.find(typeid(op));
-  if (place == entries_.end()) throw internal_error(fmt::format("the CPU device has no kernel for {}", op.name()));
-  return place->second;
-}
-
-}  // namespace cpu
-
-CpuDevice::CpuDevice() : registry_(std::make_unique<cpu::Registry>()) {
+CpuDevice::CpuDevice() : registry_(std::make_unique<KernelRegistry>("CPU")) {
   cpu::register_elementwise(*registry_);
   cpu::register_norms(*registry_);
   cpu::register_embedding(*registry_);

@@ -6,9 +6,7 @@
 
 namespace convoy {
 
-namespace cpu {
-class Registry;
-}
+class KernelRegistry;
 
 class CpuDevice final : public Device {
  public:
@@ -24,7 +22,7 @@ class CpuDevice final : public Device {
   void synchronize() override {}
 
  private:
-  std::unique_ptr<cpu::Registry> registry_;
+  std::unique_ptr<KernelRegistry> registry_;
   std::size_t current_ = 0;
   std::size_t peak_ = 0;
 };

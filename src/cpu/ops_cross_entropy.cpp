@@ -7,13 +7,15 @@
 namespace convoy::cpu {
 namespace {
 
+constexpr std::int64_t kChunkRows = 512;  // unless the user says
+
 CrossEntropySpec spec_of(const CrossEntropyShape& shape, const Request& q, bool backward) {
   CrossEntropySpec spec;
   spec.dtype = q.inputs[0]->dtype;
   spec.tokens = q.inputs[0]->shape[0];
   spec.dim = q.inputs[0]->shape[1];
   spec.vocab = q.inputs[1]->shape[0];
-  spec.chunk_rows = shape.chunk_rows;
+  spec.chunk_rows = shape.chunk_rows > 0 ? shape.chunk_rows : kChunkRows;
   spec.backward = backward;
   spec.accumulate_dw = backward && q.has(4);
   spec.count_correct = true;

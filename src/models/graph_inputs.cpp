@@ -25,6 +25,8 @@ ValueId GraphInputs::linear(ValueId x, std::size_t& p, bool bias, const std::str
 
 ValueId GraphInputs::attention(AttentionShape shape, ValueId qkv, double dropout_probability) {
   const bool drops = options_.kind == GraphKind::kTrain && dropout_probability > 0;
+  if (options_.table_length > 0 && options_.tokens % options_.table_length == 0)
+    shape.row_tokens = options_.table_length;
   if (drops) {
     shape.dropout = static_cast<float>(dropout_probability);
     shape.seed = options_.seed;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -32,6 +33,13 @@ class Kernel {
   virtual void run(const KernelArguments& arguments) = 0;
 };
 
+// Instructions that a device has recorded, to be run again as one.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+  virtual void replay() = 0;
+};
+
 struct MemoryUse {
   std::size_t current = 0;
   std::size_t peak = 0;
@@ -49,6 +57,14 @@ class Device : public WorkspaceSizes {
   virtual void copy_out(std::span<std::byte> to, const std::byte* from) = 0;
   // Waits for everything that was started.
   virtual void synchronize() = 0;
+
+  // What the host knows of the batch that the next programs read: whether every document is a whole row. A device may
+  // have faster kernels for that.
+  virtual void set_whole_rows(bool /*whole*/) {}
+  // Records what `run` starts instead of starting it (CUDA graphs); null where a device does not record. `run` has been
+  // called before, with the same operands. A recording is good for the variant that it was made in.
+  virtual std::unique_ptr<Recording> record(const std::function<void()>& /*run*/) { return nullptr; }
+  virtual int recording_variant() const { return 0; }
 };
 
 }  // namespace convoy

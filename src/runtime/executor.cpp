@@ -26,6 +26,7 @@ Executor::Executor(Device& device, const Program& program, const Arenas& arenas,
     std::vector<TensorSpec> outputs;
     for (const BufferRef& ref : instruction.outputs) outputs.push_back(ref.spec);
     const auto* collective = dynamic_cast<const CollectiveOp*>(instruction.op.get());
+    has_collectives_ = has_collectives_ || collective != nullptr;
     const std::vector<const TensorSpec*> inputs = specs_of(instruction.inputs);
     step.kernel = collective != nullptr ? collectives.prepare(*collective, inputs, outputs)
                                         : device.prepare(*instruction.op, inputs, outputs);
@@ -66,10 +67,22 @@ void Executor::bind(std::size_t gradient_slot) {
 
 void Executor::run(std::size_t gradient_slot) {
   bind(gradient_slot);
+  const bool observed = profiling_ || timing_on_ || trace_ != nullptr;
+  if (observed || has_collectives_ || !recordable_) return run_steps();
+  const std::pair key{gradient_slot, device_.recording_variant()};
+  const auto [place, first] = recordings_.try_emplace(key);
+  if (first) return run_steps();
+  if (!place->second) place->second = device_.record([this] { run_steps(); });
+  recordable_ = place->second != nullptr;
+  recordable_ ? place->second->replay() : run_steps();
+}
+
+void Executor::run_steps() {
+  const bool observed = profiling_ || timing_on_ || trace_ != nullptr;
   for (std::size_t i = 0; i < steps_.size(); ++i) {
     Step& step = steps_[i];
     if (communicator_ != nullptr) communicator_->progress();
-    if (profiling_ || timing_on_ || trace_ != nullptr) {
+    if (observed) {
       run_observed(i);
     } else {
       step.kernel->run({step.inputs, step.outputs, arenas_.workspace()});

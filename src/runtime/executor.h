@@ -46,6 +46,7 @@ class Executor {
     std::vector<std::byte*> inputs, outputs;
   };
   void bind(std::size_t gradient_slot);
+  void run_steps();
   void run_observed(std::size_t index);
 
   Device& device_;
@@ -54,6 +55,10 @@ class Executor {
   Communicator* communicator_;
   std::vector<Step> steps_;
   std::size_t bound_slot_ = SIZE_MAX;
+  // By gradient slot and variant; null after a first run, which is never recorded: libraries load what they need then.
+  std::map<std::pair<std::size_t, int>, std::unique_ptr<Recording>> recordings_;
+  bool has_collectives_ = false;
+  bool recordable_ = true;  // until the device declines
   std::array<std::size_t, kRoleCount> high_water_{};
   std::size_t workspace_high_water_ = 0;
   bool profiling_ = false;

@@ -61,6 +61,12 @@ void Engine::copy_batch(const BatchView& batch) {
   put(batch_input::kTargets, std::as_bytes(batch.targets));
   put(batch_input::kPositions, std::as_bytes(batch.positions));
   put(batch_input::kSeqStart, std::as_bytes(batch.seq_start));
+  bool whole_rows = true;
+  for (std::size_t i = 0; i < batch.seq_start.size() && whole_rows; ++i) {
+    const auto at = static_cast<std::int64_t>(i);
+    whole_rows = batch.seq_start[i] == at - at % shape_.seq;
+  }
+  device_.set_whole_rows(whole_rows);
 
   if (!programs_.layout.contains(Role::kBatch, batch_input::kRopeCos)) return;
   const std::int64_t length = model_.tables_depend_on_length()

@@ -7,9 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/model_folder.h"
-#include "cpu/cpu_device.h"
 #include "golden_batch.h"
 #include "support/graph_runner.h"
+#include "support/test_device.h"
 #include "train/engine.h"
 #include "train/weights_io.h"
 
@@ -26,7 +26,8 @@ Json without_dropout(Json config) {
 
 class Golden : public ::testing::TestWithParam<std::string> {
  protected:
-  CpuDevice device_;
+  const std::unique_ptr<Device> owned_ = testing::test_device();
+  Device& device_ = *owned_;
 };
 
 TEST_P(Golden, LossGradientsAndSteps) {
@@ -125,7 +126,8 @@ INSTANTIATE_TEST_SUITE_P(TextModels, Golden,
                          [](const auto& test) { return test.param; });
 
 TEST(GoldenBf16, LossAndNormLieInTheNeighbourhood) {
-  CpuDevice device;
+  const std::unique_ptr<Device> owned = testing::test_device();
+  Device& device = *owned;
   const Json expected = read_json(golden("qwen2") / "bf16.json");
   const Json settings = read_json(golden("qwen2") / "golden.json");
   const SafetensorsFile io(golden("qwen2") / "io.safetensors");

@@ -7,10 +7,10 @@
 
 #include "base/hash.h"
 #include "base/parallel.h"
-#include "cpu/cpu_device.h"
 #include "passes/lifetimes.h"
 #include "plan/memory_report.h"
 #include "support/graph_runner.h"
+#include "support/test_device.h"
 #include "train/tiny_model.h"
 
 namespace convoy {
@@ -29,7 +29,8 @@ struct Outcome {
 };
 
 Outcome train(const std::string& family, const TrainShape& shape, int steps, std::int64_t total_rows) {
-  CpuDevice device;
+  const std::unique_ptr<Device> owned_device = testing::test_device();
+  Device& device = *owned_device;
   const auto model = make_model(tiny_config(family), "test");
   Engine engine(device, *model, shape);
   engine.store().initialize(5);
@@ -119,7 +120,8 @@ TEST_P(Families, HowTheBatchIsCutChangesOnlyRounding) {
 
 // The sum over micro-batches is the fixed binary tree: ((0+1)+(2+3))+4 for five of them.
 TEST(Engine, SumsMicroBatchesByAFixedTree) {
-  CpuDevice device;
+  const std::unique_ptr<Device> owned_device = testing::test_device();
+  Device& device = *owned_device;
   const auto model = make_model(tiny_config("qwen2"), "test");
   TrainShape one = small_shape();
   one.accumulation = 1;
@@ -145,7 +147,8 @@ TEST(Engine, SumsMicroBatchesByAFixedTree) {
 }
 
 TEST(Engine, AStepWithAGradientThatIsNotFiniteIsSkipped) {
-  CpuDevice device;
+  const std::unique_ptr<Device> owned_device = testing::test_device();
+  Device& device = *owned_device;
   const auto model = make_model(tiny_config("llama"), "test");
   TrainShape shape = small_shape();
   shape.accumulation = 1;
@@ -161,7 +164,8 @@ TEST(Engine, AStepWithAGradientThatIsNotFiniteIsSkipped) {
 }
 
 TEST(Engine, EveryOptimizerAndDTypeLowersTheLoss) {
-  CpuDevice device;
+  const std::unique_ptr<Device> owned_device = testing::test_device();
+  Device& device = *owned_device;
   for (const OptimizerKind kind : {OptimizerKind::kAdamW, OptimizerKind::kAdam, OptimizerKind::kSgd,
                                    OptimizerKind::kLion, OptimizerKind::kAdagrad}) {
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
@@ -199,11 +203,13 @@ TEST_P(Families, PlannedBytesEqualTheHighWaterMark) {
           shape.seq = seq;
           shape.eval_rows = 2;
           const auto model = make_model(tiny_config(GetParam()), "test");
-          CpuDevice planner;
+          const std::unique_ptr<Device> owned_planner = testing::test_device();
+          Device& planner = *owned_planner;
           const ProgramSet set = make_programs(*model, shape, planner);
           const MemoryReport report = memory_report(set.sizes, set.activation_lower_bound);
           EXPECT_EQ(planner.memory().peak, 0u) << "planning takes no memory of the device";
-          CpuDevice device;
+          const std::unique_ptr<Device> owned_device = testing::test_device();
+          Device& device = *owned_device;
           Engine engine(device, *model, shape);
           engine.store().initialize(5);
           const auto batch = random_batch(rows, seq, kVocab);

@@ -24,4 +24,16 @@ void Gelu::backward(BackwardContext& ctx) const {
     ctx.add_gradient(0, ctx.graph.add_op(GeluGrad{tanh}, {ctx.output_gradient(0), ctx.input(0)}, {"gradient"})[0]);
 }
 
+std::vector<TensorSpec> SwiGluGrad::infer(Specs in) const {
+  return {*in[1]};
+}
+
+std::vector<TensorSpec> Gelu::infer(Specs in) const {
+  return {*in[0]};
+}
+
+std::vector<TensorSpec> GeluGrad::infer(Specs in) const {
+  return {*in[1]};
+}
+
 }  // namespace convoy

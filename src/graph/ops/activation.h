@@ -17,7 +17,7 @@ struct SwiGlu final : Op {
 // (dy [tokens, f], gate_up [tokens, 2f]) → dgate_up.
 struct SwiGluGrad final : Op {
   std::string_view name() const override { return "swiglu_grad"; }
-  std::vector<TensorSpec> infer(Specs in) const override { return {*in[1]}; }
+  std::vector<TensorSpec> infer(Specs in) const override;
   std::vector<Alias> aliases() const override { return {{0, 1, false}}; }
 };
 
@@ -26,7 +26,7 @@ struct Gelu final : Op {
   explicit Gelu(bool tanh_form) : tanh(tanh_form) {}
   std::string_view name() const override { return "gelu"; }
   std::string attributes() const override { return tanh ? "tanh" : "erf"; }
-  std::vector<TensorSpec> infer(Specs in) const override { return {*in[0]}; }
+  std::vector<TensorSpec> infer(Specs in) const override;
   void backward(BackwardContext& context) const override;
   std::vector<Alias> aliases() const override { return {{0, 0, false}}; }
   bool cheap() const override { return true; }
@@ -38,7 +38,7 @@ struct GeluGrad final : Op {
   explicit GeluGrad(bool tanh_form) : tanh(tanh_form) {}
   std::string_view name() const override { return "gelu_grad"; }
   std::string attributes() const override { return tanh ? "tanh" : "erf"; }
-  std::vector<TensorSpec> infer(Specs in) const override { return {*in[1]}; }
+  std::vector<TensorSpec> infer(Specs in) const override;
   std::vector<Alias> aliases() const override { return {{0, 0, false}, {0, 1, false}}; }
   bool tanh;
 };

@@ -7,11 +7,12 @@
 namespace convoy {
 namespace {
 
-// Upper bound: all tokens one document. Two products of 2·S·S·D each a head, half of it when causal.
+// Upper bound: every row one document. Two products of 2·S·S·D each a head, half of it when causal.
 double forward_flops(const AttentionShape& s, std::int64_t tokens) {
-  const auto t = static_cast<double>(tokens);
-  const double keys = s.window > 0 && s.window < tokens ? static_cast<double>(s.window) : (s.causal ? t / 2 : t);
-  return 4.0 * t * keys * static_cast<double>(s.heads * s.head_dim);
+  const std::int64_t row = s.row_tokens > 0 ? s.row_tokens : tokens;
+  const auto length = static_cast<double>(row);
+  const double keys = s.window > 0 && s.window < row ? static_cast<double>(s.window) : (s.causal ? length / 2 : length);
+  return 4.0 * static_cast<double>(tokens) * keys * static_cast<double>(s.heads * s.head_dim);
 }
 
 }  // namespace

@@ -20,4 +20,8 @@ std::vector<TensorSpec> SignSum::infer(Specs in) const {
   return {result};
 }
 
+std::vector<TensorSpec> Convert::infer(Specs in) const {
+  return {{to, in[0]->shape}};
+}
+
 }  // namespace convoy

@@ -10,7 +10,7 @@ struct Convert final : Op {
   explicit Convert(DType target) : to(target) {}
   std::string_view name() const override { return "convert"; }
   std::string attributes() const override { return std::string(name_of(to)); }
-  std::vector<TensorSpec> infer(Specs in) const override { return {{to, in[0]->shape}}; }
+  std::vector<TensorSpec> infer(Specs in) const override;
   DType to;
 };
 

@@ -39,4 +39,12 @@ void Dropout::backward(BackwardContext& ctx) const {
     ctx.add_gradient(0, ctx.graph.add_op(*this, {ctx.output_gradient(0), ctx.input(1)}, {"gradient"})[0]);
 }
 
+std::vector<TensorSpec> Scale::infer(Specs in) const {
+  return {*in[0]};
+}
+
+std::vector<TensorSpec> Zeros::infer(Specs /*in*/) const {
+  return {spec};
+}
+
 }  // namespace convoy

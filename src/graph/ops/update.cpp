@@ -91,4 +91,8 @@ std::vector<Alias> OptimizerStep::aliases() const {
   return all;
 }
 
+std::vector<TensorSpec> AccumulateGradients::infer(Specs in) const {
+  return {*in[1]};
+}
+
 }  // namespace convoy

@@ -46,7 +46,7 @@ struct NormOfSums final : Op {
 // y += x: the next level of the sum over micro-batches. (x, y) → y.
 struct AccumulateGradients final : Op {
   std::string_view name() const override { return "accumulate_gradients"; }
-  std::vector<TensorSpec> infer(Specs in) const override { return {*in[1]}; }
+  std::vector<TensorSpec> infer(Specs in) const override;
   std::vector<Alias> aliases() const override { return {{0, 1, true}}; }
 };
 

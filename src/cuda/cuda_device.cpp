@@ -1,0 +1,173 @@
+#include "cuda/cuda_device.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "cuda/cuda_check.h"
+#include "cuda/matmul.h"
+#include "cuda/registry.h"
+
+namespace convoy {
+namespace cuda {
+namespace {
+
+constexpr int kLeastMajor = 8;
+
+class CudaMemory final : public DeviceMemory {
+ public:
+  CudaMemory(std::size_t bytes, cudaStream_t stream, std::size_t& current, std::size_t& peak)
+      : bytes_(bytes), current_(current) {
+    void* data = nullptr;
+    check_cuda(cudaMalloc(&data, std::max<std::size_t>(bytes, 1)),
+               fmt::format("cannot take {} of the GPU's memory", human_bytes(bytes)).c_str());
+    data_ = static_cast<std::byte*>(data);
+    check_cuda(cudaMemsetAsync(data, 0, bytes, stream), "zeroing memory");
+    current_ += bytes_;
+    peak = std::max(peak, current_);
+  }
+  ~CudaMemory() override {
+    cudaFree(data_);
+    current_ -= bytes_;
+  }
+  CudaMemory(const CudaMemory&) = delete;
+  CudaMemory& operator=(const CudaMemory&) = delete;
+  std::byte* data() const override { return data_; }
+  std::size_t bytes() const override { return bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t bytes_;
+  std::size_t& current_;
+};
+
+class GraphRecording final : public Recording {
+ public:
+  GraphRecording(cudaStream_t stream, cudaGraph_t graph) : stream_(stream) {
+    const cudaError_t status = cudaGraphInstantiate(&executable_, graph, 0);
+    cudaGraphDestroy(graph);
+    check_cuda(status, "a CUDA graph");
+  }
+  ~GraphRecording() override { cudaGraphExecDestroy(executable_); }
+  GraphRecording(const GraphRecording&) = delete;
+  GraphRecording& operator=(const GraphRecording&) = delete;
+  void replay() override { check_cuda(cudaGraphLaunch(executable_, stream_), "a CUDA graph"); }
+
+ private:
+  cudaStream_t stream_;
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+}  // namespace
+
+Context::Context(const Options& given) : options(given) {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess || count == 0) {
+    throw usage_error(fmt::format("there is no CUDA device ({})", cudaGetErrorString(status)))
+        .mend("use --device cpu, or look at nvidia-smi and CUDA_VISIBLE_DEVICES");
+  }
+  if (given.ordinal < 0 || given.ordinal >= count) {
+    throw usage_error(fmt::format("there is no CUDA device {}: this process sees {}", given.ordinal, count))
+        .mend("start no more processes on this host than it has GPUs, or look at CUDA_VISIBLE_DEVICES");
+  }
+  check_cuda(cudaSetDevice(given.ordinal), "choosing the CUDA device");
+  check_cuda(cudaGetDeviceProperties(&properties, given.ordinal), "the CUDA device's properties");
+  if (properties.major < kLeastMajor) {
+    throw usage_error(fmt::format("{} has compute capability {}.{}; 8.0 is needed", properties.name, properties.major,
+                                  properties.minor))
+        .mend("use --device cpu, or a GPU of 2020 or later");
+  }
+  check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a CUDA stream");
+  check_cublas(cublasLtCreate(&blas), "cuBLASLt");
+  matmul_choices = std::make_unique<MatmulChoices>(options.search ? matmul_choices_file(properties)
+                                                                  : std::filesystem::path());
+}
+
+Context::~Context() {
+  cublasLtDestroy(blas);
+  cudaStreamDestroy(stream);
+}
+
+}  // namespace cuda
+
+CudaDevice::CudaDevice(const Options& options) : context_(options), registry_(std::make_unique<KernelRegistry>("CUDA")) {
+  cuda::register_elementwise(*registry_, context_);
+  cuda::register_rotary(*registry_, context_);
+  cuda::register_norms(*registry_, context_);
+  cuda::register_embedding(*registry_, context_);
+  cuda::register_linear(*registry_, context_);
+  cuda::register_attention(*registry_, context_);
+  cuda::register_head(*registry_, context_);
+  cuda::register_update(*registry_, context_);
+  cuda::register_compress(*registry_, context_);
+}
+
+CudaDevice::~CudaDevice() {
+  cudaStreamSynchronize(context_.stream);
+}
+
+std::string CudaDevice::name() const {
+  return fmt::format("cuda:{} ({})", context_.options.ordinal, context_.properties.name);
+}
+
+std::unique_ptr<DeviceMemory> CudaDevice::allocate(std::size_t bytes) {
+  return std::make_unique<cuda::CudaMemory>(bytes, context_.stream, current_, peak_);
+}
+
+std::unique_ptr<Kernel> CudaDevice::prepare(const Op& op, Specs inputs, std::span<const TensorSpec> outputs) {
+  return registry_->make(op, {inputs, outputs});
+}
+
+std::size_t CudaDevice::workspace(const Op& op, Specs inputs, std::span<const TensorSpec> outputs) const {
+  return registry_->workspace(op, {inputs, outputs});
+}
+
+void CudaDevice::copy_in(std::byte* to, std::span<const std::byte> from) {
+  cuda::check_cuda(cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyHostToDevice, context_.stream),
+                   "a copy to the GPU");
+}
+
+void CudaDevice::copy_out(std::span<std::byte> to, const std::byte* from) {
+  cuda::check_cuda(cudaMemcpyAsync(to.data(), from, to.size(), cudaMemcpyDeviceToHost, context_.stream),
+                   "a copy from the GPU");
+  synchronize();
+}
+
+void CudaDevice::synchronize() {
+  cuda::check_cuda(cudaStreamSynchronize(context_.stream), "the GPU's work");
+}
+
+void CudaDevice::set_whole_rows(bool whole) {
+  context_.whole_rows = whole;
+}
+
+int CudaDevice::recording_variant() const {
+  return context_.whole_rows ? 1 : 0;
+}
+
+std::unique_ptr<Recording> CudaDevice::record(const std::function<void()>& run) {
+  cuda::check_cuda(cudaStreamBeginCapture(context_.stream, cudaStreamCaptureModeThreadLocal), "recording a CUDA graph");
+  cudaGraph_t graph = nullptr;
+  try {
+    run();
+  } catch (...) {
+    cudaStreamEndCapture(context_.stream, &graph);
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    throw;
+  }
+  cuda::check_cuda(cudaStreamEndCapture(context_.stream, &graph), "recording a CUDA graph");
+  return std::make_unique<cuda::GraphRecording>(context_.stream, graph);
+}
+
+int cuda_device_count() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();
+    return 0;
+  }
+  return count;
+}
+
+}  // namespace convoy

@@ -1,0 +1,42 @@
+// The CUDA device: cuBLASLt for matrix products, cuDNN or Convoy's own kernels for attention, fused kernels for the
+// rest. Computes in f32, bf16 and f16. Needs compute capability 8.0 or newer.
+#pragma once
+
+#include "cuda/context.h"
+#include "runtime/device.h"
+
+namespace convoy {
+
+class KernelRegistry;
+
+class CudaDevice final : public Device {
+ public:
+  using Options = cuda::Options;
+  // Throws a usage error where there is no such device, or it is too old.
+  explicit CudaDevice(const Options& options = {});
+  ~CudaDevice() override;
+  std::string name() const override;
+  std::unique_ptr<DeviceMemory> allocate(std::size_t bytes) override;
+  MemoryUse memory() const override { return {current_, peak_}; }
+  std::unique_ptr<Kernel> prepare(const Op& op, Specs inputs, std::span<const TensorSpec> outputs) override;
+  std::size_t workspace(const Op& op, Specs inputs, std::span<const TensorSpec> outputs) const override;
+  void copy_in(std::byte* to, std::span<const std::byte> from) override;
+  void copy_out(std::span<std::byte> to, const std::byte* from) override;
+  void synchronize() override;
+  void set_whole_rows(bool whole) override;
+  std::unique_ptr<Recording> record(const std::function<void()>& run) override;
+  int recording_variant() const override;
+
+  cuda::Context& context() { return context_; }
+
+ private:
+  cuda::Context context_;
+  std::unique_ptr<KernelRegistry> registry_;
+  std::size_t current_ = 0;
+  std::size_t peak_ = 0;
+};
+
+// How many CUDA devices this process sees; 0 without a driver.
+int cuda_device_count();
+
+}  // namespace convoy

@@ -1,0 +1,12 @@
+// A build without cuDNN's front end.
+#include "cuda/cudnn_attention.h"
+
+namespace convoy::cuda {
+
+std::shared_ptr<CudnnAttention> CudnnAttention::make(Context& /*context*/, const AttentionShape& /*shape*/,
+                                                     DType /*dtype*/, std::int64_t /*rows*/, std::int64_t /*length*/,
+                                                     bool /*backward*/) {
+  return nullptr;
+}
+
+}  // namespace convoy::cuda

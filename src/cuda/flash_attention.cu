@@ -1,0 +1,242 @@
+#include "cuda/flash_attention.h"
+
+#include <climits>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "cuda/flash_common.cuh"
+
+namespace convoy::cuda {
+namespace {
+
+// One thread per row; a block of threads is a block of rows of the kernel that reads the hulls. The window is below the
+// number of tokens.
+struct RangeArguments {
+  int tokens, window;
+  bool causal;
+  bool by_key;  // the queries that see a key, not the keys that a query sees
+  const std::int32_t* seq_start;
+  int2 *range, *hull;
+};
+
+// The end of the document of token t: the first token whose document starts later (starts never decrease).
+__device__ int document_end(const std::int32_t* seq_start, int tokens, int t) {
+  int low = t + 1, high = tokens;
+  while (low < high) {
+    const int middle = low + (high - low) / 2;
+    if (seq_start[middle] > t)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return low;
+}
+
+__global__ void ranges_kernel(const RangeArguments a) {
+  int2* partial = reinterpret_cast<int2*>(shared_bytes());
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  int low = INT_MAX, high = 0;
+  if (row < a.tokens) {
+    const int t = static_cast<int>(row);
+    // A start outside of [0, t] is a defect elsewhere; it must not become an access outside of the rows.
+    low = a.by_key && a.causal ? t : min(max(a.seq_start[t], 0), t);
+    high = a.causal && !a.by_key ? t + 1 : document_end(a.seq_start, a.tokens, t);
+    if (a.window > 0) {
+      low = max(low, t - a.window + 1);
+      high = min(high, a.window > a.tokens - t ? a.tokens : t + a.window);
+    }
+    a.range[t] = make_int2(low, high);
+  }
+  low = __reduce_min_sync(0xffffffffu, low);
+  high = __reduce_max_sync(0xffffffffu, high);
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = make_int2(low, high);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    for (unsigned w = 1; w < blockDim.x / 32; ++w) {
+      low = min(low, partial[w].x);
+      high = max(high, partial[w].y);
+    }
+    a.hull[blockIdx.x] = make_int2(low, high);
+  }
+}
+
+void find_ranges(cudaStream_t stream, const FlashShape& s, const FlashJob& job, bool by_key, int rows) {
+  RangeArguments a{};
+  a.tokens = job.tokens;
+  a.window = s.window < s.tokens ? static_cast<int>(s.window) : 0;
+  a.causal = s.causal;
+  a.by_key = by_key;
+  a.seq_start = job.seq_start;
+  a.range = by_key ? job.query_range : job.key_range;
+  a.hull = by_key ? job.query_hull : job.key_hull;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(blocks_of(s.tokens, rows));
+  config.blockDim = dim3(static_cast<unsigned>(rows));
+  config.dynamicSmemBytes = 32 * sizeof(int2);
+  config.stream = stream;
+  check_cuda(cudaLaunchKernelEx(&config, ranges_kernel, a), "attention: ranges");
+  check_cuda(cudaGetLastError(), "attention: ranges");
+}
+
+// delta = rowsum(dO o) and lse in powers of two: a warp per token and head.
+constexpr int kDeltaThreads = 256;
+template <class T>
+__global__ void delta_kernel(const FlashJob job) {
+  using Stored = typename T::Stored;
+  const int lane = static_cast<int>(threadIdx.x % 32), head = static_cast<int>(blockIdx.y);
+  const std::int64_t t = static_cast<std::int64_t>(blockIdx.x) * (kDeltaThreads / 32) + threadIdx.x / 32;
+  if (t >= job.tokens) return;
+  const std::int64_t at = t * job.o_row + static_cast<std::int64_t>(head) * job.head_dim;
+  const Stored* o = static_cast<const Stored*>(job.o_in) + at;
+  const Stored* d_o = static_cast<const Stored*>(job.d_o) + at;
+  float sum = 0;
+  for (int d = lane; d < job.head_dim; d += 32) sum += to_single<T>(o[d]) * to_single<T>(d_o[d]);
+  sum = lanes_sum<32>(sum);
+  if (lane == 0) {
+    const std::int64_t i = static_cast<std::int64_t>(head) * job.tokens + t;
+    job.delta[i] = sum;
+    job.lse2[i] = job.lse[i] * kLog2e;
+  }
+}
+
+template <class T>
+void find_delta(cudaStream_t stream, const FlashJob& job) {
+  launch<delta_kernel<T>>(stream, dim3(blocks_of(job.tokens, kDeltaThreads / 32), static_cast<unsigned>(job.heads)),
+                          kDeltaThreads, 0, job);
+}
+
+FlashTiles tiles_of(const FlashShape& s) {
+  return s.dtype == DType::kF32 ? simt_tiles() : mma_tiles(s.head_dim);
+}
+
+void check_shape(const FlashShape& s) {
+  check(s.dtype == DType::kF32 || s.dtype == DType::kBF16 || s.dtype == DType::kF16,
+        "attention: not a type of the GPU's kernels");
+  check(s.tokens >= 0 && s.tokens <= std::numeric_limits<std::int32_t>::max() - 1024,
+        "attention: the number of tokens is out of range");
+  check(s.heads > 0 && s.heads < 65536 && s.kv_heads > 0 && s.heads % s.kv_heads == 0,
+        "attention: the heads must be a multiple of the key-value heads");
+  check(s.head_dim > 0 && s.head_dim % 2 == 0 && s.head_dim <= kMaxHeadDim,
+        "attention: the head size must be even and at most 256");
+  check(s.dropout >= 0 && s.dropout < 1, "attention: dropout must be in [0, 1)");
+  check(s.window >= 0, "attention: a window cannot be negative");
+  check(s.scale >= 0 && std::isfinite(s.scale), "attention: the scale must be positive");
+}
+
+// Hands out the workspace; with a null base it counts only.
+class Carver {
+ public:
+  explicit Carver(void* base) : base_(static_cast<unsigned char*>(base)) {}
+  template <class E>
+  E* take(std::int64_t count) {
+    E* p = base_ ? reinterpret_cast<E*>(base_ + used_) : nullptr;
+    used_ += (static_cast<std::size_t>(count) * sizeof(E) + 255) / 256 * 256;
+    return p;
+  }
+  std::size_t used() const { return used_; }
+
+ private:
+  unsigned char* base_;
+  std::size_t used_ = 0;
+};
+
+std::size_t carve(const FlashShape& s, bool backward, void* workspace, FlashJob& job) {
+  const FlashTiles tiles = tiles_of(s);
+  Carver space(workspace);
+  job.key_range = space.take<int2>(s.tokens);
+  job.key_hull = space.take<int2>(blocks_of(s.tokens, backward ? tiles.dq_queries : tiles.forward_queries));
+  if (backward) {
+    job.query_range = space.take<int2>(s.tokens);
+    job.query_hull = space.take<int2>(blocks_of(s.tokens, tiles.dkv_keys));
+    job.lse2 = space.take<float>(s.heads * s.tokens);
+    job.delta = space.take<float>(s.heads * s.tokens);
+  }
+  return space.used();
+}
+
+bool aligned16(const void* p) {
+  return reinterpret_cast<std::uintptr_t>(p) % 16 == 0;
+}
+
+FlashJob make_job(const FlashShape& s, const void* qkv, const std::int32_t* seq_start, const std::int64_t* token_keys) {
+  FlashJob job{};
+  job.tokens = static_cast<int>(s.tokens);
+  job.heads = s.heads;
+  job.kv_heads = s.kv_heads;
+  job.group = s.heads / s.kv_heads;
+  job.head_dim = s.head_dim;
+  job.row = static_cast<std::int64_t>(s.heads + 2 * s.kv_heads) * s.head_dim;
+  job.o_row = static_cast<std::int64_t>(s.heads) * s.head_dim;
+  const double scale = s.scale > 0 ? static_cast<double>(s.scale) : 1 / std::sqrt(static_cast<double>(s.head_dim));
+  job.scale = static_cast<float>(scale);
+  job.scale_log2 = static_cast<float>(scale * 1.44269504088896340736);
+  // to_unit(bits) >= p in integers, as on the CPU.
+  job.drop_below = static_cast<std::uint32_t>(std::ceil(std::ldexp(static_cast<double>(s.dropout), 24)));
+  job.keep_scale = static_cast<float>(1 / (1 - static_cast<double>(s.dropout)));
+  job.use_word = s.use * 65536u;
+  job.seed[0] = static_cast<std::uint32_t>(s.seed);
+  job.seed[1] = static_cast<std::uint32_t>(s.seed >> 32);
+  job.seq_start = seq_start;
+  job.token_keys = token_keys;
+  job.qkv = qkv;
+  check(s.dropout == 0 || token_keys != nullptr, "attention: dropout needs the tokens' keys");
+  return job;
+}
+
+}  // namespace
+
+std::size_t flash_workspace(const FlashShape& shape, bool backward) {
+  check_shape(shape);
+  FlashJob job{};
+  return carve(shape, backward, nullptr, job);
+}
+
+void flash_forward(cudaStream_t stream, const FlashShape& shape, const void* qkv, const std::int32_t* seq_start,
+                   const std::int64_t* token_keys, void* o, float* lse, void* workspace) {
+  check_shape(shape);
+  if (shape.tokens == 0) return;
+  FlashJob job = make_job(shape, qkv, seq_start, token_keys);
+  carve(shape, false, workspace, job);
+  job.o = o;
+  job.lse = lse;
+  job.wide = shape.head_dim % 8 == 0 && aligned16(qkv) && aligned16(o);
+  find_ranges(stream, shape, job, false, tiles_of(shape).forward_queries);
+  if (shape.dtype == DType::kF32)
+    simt_forward(stream, job);
+  else if (shape.dtype == DType::kF16)
+    mma_forward<Half>(stream, job);
+  else
+    mma_forward<Bfloat>(stream, job);
+}
+
+void flash_backward(cudaStream_t stream, const FlashShape& shape, const void* d_o, const void* qkv, const void* o,
+                    const float* lse, const std::int32_t* seq_start, const std::int64_t* token_keys, void* dqkv,
+                    void* workspace) {
+  check_shape(shape);
+  if (shape.tokens == 0) return;
+  FlashJob job = make_job(shape, qkv, seq_start, token_keys);
+  carve(shape, true, workspace, job);
+  job.o_in = o;
+  job.d_o = d_o;
+  job.lse = const_cast<float*>(lse);  // only read
+  job.dqkv = dqkv;
+  job.wide = shape.head_dim % 8 == 0 && aligned16(qkv) && aligned16(d_o) && aligned16(dqkv);
+  const FlashTiles tiles = tiles_of(shape);
+  find_ranges(stream, shape, job, false, tiles.dq_queries);
+  find_ranges(stream, shape, job, true, tiles.dkv_keys);
+  if (shape.dtype == DType::kF32) {
+    find_delta<Single>(stream, job);
+    simt_backward(stream, job);
+  } else if (shape.dtype == DType::kF16) {
+    find_delta<Half>(stream, job);
+    mma_backward_keys<Half>(stream, job);
+    mma_backward_queries<Half>(stream, job);
+  } else {
+    find_delta<Bfloat>(stream, job);
+    mma_backward_keys<Bfloat>(stream, job);
+    mma_backward_queries<Bfloat>(stream, job);
+  }
+}
+
+}  // namespace convoy::cuda

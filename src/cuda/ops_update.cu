@@ -1,0 +1,301 @@
+// Gradient norm, accumulation and the optimizer. Sums follow fixed trees, so that they have the same bits each time.
+#include "cuda/numeric.cuh"
+#include "cuda/registry.h"
+#include "graph/ops/update.h"
+
+namespace convoy::cuda {
+namespace {
+
+constexpr int kBlock = 256;
+
+// The sum over a block's threads in float64 by a fixed tree, in thread 0.
+__device__ double block_tree(double x, double* shared) {
+  shared[threadIdx.x] = x;
+  for (int half = kBlock / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (static_cast<int>(threadIdx.x) < half) shared[threadIdx.x] += shared[threadIdx.x + half];
+  }
+  __syncthreads();
+  return shared[0];
+}
+
+// A block for each of the tensor's blocks of sums.
+__global__ void square_sums_kernel(const float* x, std::int64_t numel, std::int64_t block, double* sums,
+                                   double* not_finite) {
+  __shared__ double shared[kBlock];
+  const std::int64_t first = blockIdx.x * block;
+  const std::int64_t last = first + block < numel ? first + block : numel;
+  double sum = 0, bad = 0;
+#pragma unroll 8
+  for (std::int64_t i = first + threadIdx.x; i < last; i += kBlock) {
+    const double v = x[i];
+    sum += v * v;
+    if (!(fabsf(x[i]) <= 3.4028234e38f)) ++bad;
+  }
+  sum = block_tree(sum, shared);
+  __syncthreads();
+  bad = block_tree(bad, shared);
+  if (threadIdx.x != 0) return;
+  sums[blockIdx.x] = sum;
+  if (bad > 0) atomicAdd(not_finite, bad);  // whole numbers: any order gives the same
+}
+
+// Turns values[0…count) into their sum by the fixed binary tree of the CPU device; in values[0].
+__device__ void tree_sum(double* values, std::int64_t count) {
+  for (std::int64_t stride = 1; stride < count; stride *= 2) {
+    __syncthreads();
+    for (std::int64_t i = 2 * stride * threadIdx.x; i + stride < count; i += 2 * stride * blockDim.x)
+      values[i] += values[i + stride];
+  }
+  __syncthreads();
+}
+
+struct TensorBlocks {
+  static constexpr int kMost = 1024;
+  std::int32_t count[kMost];
+};
+
+// A block a tensor; `first` numbers the launch's first tensor.
+__global__ void tensor_sums_kernel(double* sums, const __grid_constant__ TensorBlocks blocks, double* by_tensor) {
+  std::int64_t begin = 0;
+  for (unsigned t = 0; t < blockIdx.x; ++t) begin += blocks.count[t];
+  tree_sum(sums + begin, blocks.count[blockIdx.x]);
+  if (threadIdx.x == 0) by_tensor[blockIdx.x] = sums[begin];
+}
+
+__global__ void norm_kernel(double* by_tensor, std::int64_t tensors, const double* not_finite, const double* scalars,
+                            double limit, double* result) {
+  tree_sum(by_tensor, tensors);
+  if (threadIdx.x != 0) return;
+  const double unscale = scalars[kUnscale];
+  const double norm = (tensors > 0 ? sqrt(by_tensor[0]) : 0.0) * unscale;
+  result[kNorm] = norm;
+  result[kNonFinite] = *not_finite > 0 || !isfinite(norm) ? 1 : 0;
+  result[kGradientFactor] = unscale * (limit > 0 ? fmin(1.0, limit / (norm + 1e-6)) : 1.0);
+  result[3] = 0;
+}
+
+template <int N>
+__global__ void accumulate_kernel(const float* x, float* y, std::int64_t n) {
+  const std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * kBlock + threadIdx.x) * N;
+  if (i >= n) return;
+  if (i + N <= n) {
+    const auto a = load_pack<N>(x + i);
+    auto b = load_pack<N>(y + i);
+#pragma unroll
+    for (int j = 0; j < N; ++j) b.v[j] += a.v[j];
+    store_pack(y + i, b);
+  } else {
+    for (std::int64_t j = i; j < n; ++j) y[j] += x[j];
+  }
+}
+
+struct Rule {
+  OptimizerKind kind;
+  double beta1, beta2, eps, momentum, dampening, weight_decay;
+  bool nesterov, masked;
+};
+
+// The numbers of this step, the same for all elements.
+struct StepNumbers {
+  float learning_rate, beta1, beta2, eps, decay, l2, step, root, gradient_scale, mu, damp;
+};
+
+__device__ StepNumbers numbers_of(const Rule& rule, const double* scalars, const double* norm) {
+  const double lr = scalars[kLearningRate], count = scalars[kStepNumber];
+  const bool decoupled = rule.kind == OptimizerKind::kAdamW || rule.kind == OptimizerKind::kLion;
+  StepNumbers s{};
+  s.learning_rate = static_cast<float>(lr);
+  s.beta1 = static_cast<float>(rule.beta1);
+  s.beta2 = static_cast<float>(rule.beta2);
+  s.eps = static_cast<float>(rule.eps);
+  s.decay = static_cast<float>(decoupled ? 1 - lr * rule.weight_decay : 1);
+  s.l2 = static_cast<float>(decoupled ? 0 : rule.weight_decay);
+  s.step = static_cast<float>(lr / (1 - pow(rule.beta1, count)));
+  s.root = static_cast<float>(1 / sqrt(1 - pow(rule.beta2, count)));
+  s.gradient_scale = static_cast<float>(norm[kGradientFactor]);
+  s.mu = static_cast<float>(rule.momentum);
+  s.damp = static_cast<float>(count <= 1 ? 1 : 1 - rule.dampening);
+  return s;
+}
+
+// One element, in the order of operations of the CPU device. p, m, v are updated in place.
+__device__ void update_one(const Rule& rule, const StepNumbers& s, float gradient, float& p, float& m, float& v) {
+  switch (rule.kind) {
+    case OptimizerKind::kAdamW:
+    case OptimizerKind::kAdam: {
+      const float g = gradient * s.gradient_scale + s.l2 * p;
+      m = s.beta1 * m + (1 - s.beta1) * g;
+      v = s.beta2 * v + (1 - s.beta2) * g * g;
+      p = p * s.decay - s.step * m / (sqrtf(v) * s.root + s.eps);
+      return;
+    }
+    case OptimizerKind::kSgd: {
+      float g = gradient * s.gradient_scale + s.l2 * p;
+      if (rule.momentum != 0) {
+        m = s.mu * m + s.damp * g;
+        g = rule.nesterov ? g + s.mu * m : m;
+      }
+      p -= s.learning_rate * g;
+      return;
+    }
+    case OptimizerKind::kLion: {
+      const float g = gradient * s.gradient_scale;
+      const float u = s.beta1 * m + (1 - s.beta1) * g;
+      const float sign = u > 0 ? 1.0f : (u < 0 ? -1.0f : 0.0f);
+      p = p * s.decay - s.learning_rate * sign;
+      m = s.beta2 * m + (1 - s.beta2) * g;
+      return;
+    }
+    case OptimizerKind::kAdagrad: {
+      const float g = gradient * s.gradient_scale + s.l2 * p;
+      m += g * g;
+      p -= s.learning_rate * g / (sqrtf(m) + s.eps);
+      return;
+    }
+  }
+}
+
+// `master` is null where the weight itself is the master; m and v where the rule has none.
+template <typename T, int N>
+__global__ void optimizer_kernel(Rule rule, const double* scalars, const double* norm, T* weight, const float* gradient,
+                                 float* master, float* first, float* second, std::int64_t n) {
+  if (norm[kNonFinite] != 0) return;
+  __shared__ StepNumbers shared;
+  if (threadIdx.x == 0) shared = numbers_of(rule, scalars, norm);
+  __syncthreads();
+  const StepNumbers s = shared;
+  const std::int64_t packs = ceil_div(n, N);
+  for (std::int64_t pack = static_cast<std::int64_t>(blockIdx.x) * kBlock + threadIdx.x; pack < packs;
+       pack += static_cast<std::int64_t>(gridDim.x) * kBlock) {
+    const std::int64_t i = pack * N;
+    const auto g = load_pack<N>(gradient + i);
+    auto w = load_pack<N>(weight + i);
+    Pack<float, N> p{}, m{}, v{};
+    if (master != nullptr) p = load_pack<N>(master + i);
+    if (first != nullptr) m = load_pack<N>(first + i);
+    if (second != nullptr) v = load_pack<N>(second + i);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      if (rule.masked && g.v[j] == 0.0f) continue;
+      if (master == nullptr) p.v[j] = widen(w.v[j]);
+      update_one(rule, s, g.v[j], p.v[j], m.v[j], v.v[j]);
+      w.v[j] = narrow<T>(p.v[j]);
+    }
+    store_pack(weight + i, w);
+    if (master != nullptr) store_pack(master + i, p);
+    if (first != nullptr) store_pack(first + i, m);
+    if (second != nullptr) store_pack(second + i, v);
+  }
+}
+
+void register_sums(KernelRegistry& registry, Context& c) {
+  registry.add<SquareSums>([&c](const SquareSums& op, const KernelRequest& q) {
+    std::vector<std::int64_t> numels;
+    for (std::size_t t = 0; t < op.parts.size(); ++t) numels.push_back(q.inputs[t]->numel());
+    return [&c, numels = std::move(numels), parts = op.parts, all = op.blocks](const KernelArguments& a) {
+      auto* sums = reinterpret_cast<double*>(a.outputs[0]);
+      check_cuda(cudaMemsetAsync(sums, 0, static_cast<std::size_t>(all + 1) * sizeof(double), c.stream), "square sums");
+      for (std::size_t t = 0; t < parts.size(); ++t) {
+        if (numels[t] == 0) continue;
+        square_sums_kernel<<<grid_of(numels[t], static_cast<int>(parts[t].block)), kBlock, 0, c.stream>>>(
+            reinterpret_cast<const float*>(a.inputs[t]), numels[t], parts[t].block, sums + parts[t].first_block,
+            sums + all);
+      }
+      check_launch("square sums");
+    };
+  });
+  registry.add<NormOfSums>(
+      [&c](const NormOfSums& op, const KernelRequest&) {
+        return [&c, blocks = op.tensor_blocks, limit = op.max_norm](const KernelArguments& a) {
+          // A copy: the sums stay as they are for who looks at them.
+          auto* by_tensor = reinterpret_cast<double*>(a.workspace);
+          double* copies = by_tensor + blocks.size();
+          std::int64_t all = 0;
+          for (const std::int64_t count : blocks) all += count;
+          const auto* sums = reinterpret_cast<const double*>(a.inputs[0]);
+          check_cuda(cudaMemcpyAsync(copies, sums, static_cast<std::size_t>(all) * sizeof(double),
+                                     cudaMemcpyDeviceToDevice, c.stream),
+                     "the norm");
+          std::int64_t done = 0;
+          for (std::size_t first = 0; first < blocks.size(); first += TensorBlocks::kMost) {
+            TensorBlocks some{};
+            const std::size_t count = std::min<std::size_t>(TensorBlocks::kMost, blocks.size() - first);
+            std::int64_t taken = 0;
+            for (std::size_t t = 0; t < count; ++t) {
+              some.count[t] = static_cast<std::int32_t>(blocks[first + t]);
+              taken += blocks[first + t];
+            }
+            tensor_sums_kernel<<<static_cast<unsigned>(count), kBlock, 0, c.stream>>>(copies + done, some,
+                                                                                     by_tensor + first);
+            done += taken;
+          }
+          norm_kernel<<<1, kBlock, 0, c.stream>>>(by_tensor, static_cast<std::int64_t>(blocks.size()), sums + all,
+                                                  reinterpret_cast<const double*>(a.inputs[1]), limit,
+                                                  reinterpret_cast<double*>(a.outputs[0]));
+          check_launch("the norm");
+        };
+      },
+      [](const NormOfSums& op, const KernelRequest& q) {
+        return (op.tensor_blocks.size() + static_cast<std::size_t>(q.inputs[0]->numel())) * sizeof(double);
+      });
+}
+
+void register_optimizer(KernelRegistry& registry, Context& c) {
+  registry.add<OptimizerStep>([&c](const OptimizerStep& op, const KernelRequest& q) {
+    const auto group = static_cast<std::size_t>(op.inputs_per_weight());
+    std::vector<std::int64_t> sizes;
+    for (std::size_t w = 0; w < op.weight_decays.size(); ++w) sizes.push_back(q.inputs[2 + w * group]->numel());
+    const DType dtype = op.weight_decays.empty() ? DType::kF32 : q.inputs[2]->dtype;
+    const auto most = static_cast<std::int64_t>(c.properties.multiProcessorCount) * 8;
+    return [&c, op, group, dtype, most, sizes = std::move(sizes)](const KernelArguments& a) {
+      const auto* scalars = reinterpret_cast<const double*>(a.inputs[0]);
+      const auto* norm = reinterpret_cast<const double*>(a.inputs[1]);
+      const OptimizerSettings& set = op.settings;
+      for (std::size_t t = 0; t < sizes.size(); ++t) {
+        if (sizes[t] == 0) continue;
+        const Rule rule{set.kind,      set.beta1, set.beta2, set.eps, set.momentum, set.dampening,
+                        static_cast<double>(op.weight_decays[t]), set.nesterov, op.masked[t]};
+        std::byte* const* in = a.inputs.data() + 2 + t * group;
+        const std::size_t moments = op.master ? 3 : 2;
+        auto* master = op.master ? reinterpret_cast<float*>(in[2]) : nullptr;
+        auto* first = set.moments() > 0 ? reinterpret_cast<float*>(in[moments]) : nullptr;
+        auto* second = set.moments() > 1 ? reinterpret_cast<float*>(in[moments + 1]) : nullptr;
+        bool wide = sizes[t] % 4 == 0;
+        for (std::size_t i = 0; i < group; ++i) wide = wide && aligned16(in[i]);
+        with_type(dtype, [&]<typename T>() {
+          const auto run = [&]<int N>() {
+            const auto grid = static_cast<unsigned>(std::min(most, ceil_div(ceil_div(sizes[t], N), kBlock)));
+            optimizer_kernel<T, N><<<grid, kBlock, 0, c.stream>>>(rule, scalars, norm, reinterpret_cast<T*>(in[0]),
+                                                                 reinterpret_cast<const float*>(in[1]), master, first,
+                                                                 second, sizes[t]);
+          };
+          wide ? run.template operator()<4>() : run.template operator()<1>();
+        });
+      }
+      check_launch("the optimizer");
+    };
+  });
+}
+
+}  // namespace
+
+void register_update(KernelRegistry& registry, Context& c) {
+  register_sums(registry, c);
+  registry.add<AccumulateGradients>([&c](const AccumulateGradients&, const KernelRequest& q) {
+    return [&c, n = q.outputs[0].numel()](const KernelArguments& a) {
+      if (n == 0) return;
+      const auto* x = reinterpret_cast<const float*>(a.inputs[0]);
+      auto* y = reinterpret_cast<float*>(a.outputs[0]);
+      if (aligned16(x) && aligned16(y)) {
+        accumulate_kernel<4><<<grid_of(ceil_div(n, 4), kBlock), kBlock, 0, c.stream>>>(x, y, n);
+      } else {
+        accumulate_kernel<1><<<grid_of(n, kBlock), kBlock, 0, c.stream>>>(x, y, n);
+      }
+      check_launch("the sum of gradients");
+    };
+  });
+  register_optimizer(registry, c);
+}
+
+}  // namespace convoy::cuda

@@ -1,0 +1,27 @@
+#include "devices/make_device.h"
+
+#include "base/error.h"
+#include "cpu/cpu_device.h"
+#ifdef CONVOY_HAS_CUDA
+#include "cuda/cuda_device.h"
+#endif
+
+namespace convoy {
+
+std::unique_ptr<Device> make_device(std::string_view name, const DeviceOptions& options) {
+  if (name == "cpu") return std::make_unique<CpuDevice>();
+  check(name == "cuda", "a device that does not exist");
+#ifdef CONVOY_HAS_CUDA
+  CudaDevice::Options cuda;
+  const int count = cuda_device_count();
+  cuda.ordinal = count > 0 ? options.local_rank % count : 0;
+  cuda.deterministic = options.deterministic;
+  return std::make_unique<CudaDevice>(cuda);
+#else
+  static_cast<void>(options);
+  throw usage_error("this build has no CUDA device")
+      .mend("use --device cpu, or build with: cmake --preset cuda && cmake --build build/cuda");
+#endif
+}
+
+}  // namespace convoy

@@ -1,0 +1,19 @@
+// The devices of this build, by name.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "runtime/device.h"
+
+namespace convoy {
+
+struct DeviceOptions {
+  int local_rank = 0;         // which of the host's GPUs; ranks beyond their number share them
+  bool deterministic = true;  // the same bits in every run
+};
+
+// "cpu" or "cuda". Throws a usage error where this build or this machine has no such device.
+std::unique_ptr<Device> make_device(std::string_view name, const DeviceOptions& options = {});
+
+}  // namespace convoy

@@ -1,0 +1,362 @@
+// Every kernel of the CUDA device against the CPU device in float32, on random inputs of odd sizes.
+#include "base/random.h"
+#include "cpu/cpu_device.h"
+#include "cuda/cuda_test.h"
+#include "graph/ops/activation.h"
+#include "graph/ops/attention.h"
+#include "graph/ops/compress.h"
+#include "graph/ops/elementwise.h"
+#include "graph/ops/embedding.h"
+#include "graph/ops/linear.h"
+#include "graph/ops/linear_cross_entropy.h"
+#include "graph/ops/norm.h"
+#include "graph/ops/rotary.h"
+#include "graph/ops/update.h"
+#include "support/graph_runner.h"
+
+namespace convoy {
+namespace {
+
+using testing::relative_error;
+using testing::Tensors;
+
+struct Input {
+  std::string name;
+  TensorSpec spec;  // f32 stands for the dtype under test
+  std::vector<double> values;
+  bool wide = false;  // stays f32
+  Role role = Role::kBatch;
+};
+
+std::vector<double> whole_numbers(std::int64_t count, std::uint64_t below, std::uint64_t stream) {
+  RandomStream random(77, stream);
+  std::vector<double> values;
+  for (std::int64_t i = 0; i < count; ++i) values.push_back(static_cast<double>(random.below(below)));
+  return values;
+}
+
+Input real(const std::string& name, Shape shape, std::uint64_t stream, double factor = 1) {
+  Input input{name, {DType::kF32, shape}, testing::random_values(shape.numel(), stream)};
+  for (double& v : input.values) v *= factor;
+  return input;
+}
+Input wide(Input input) {
+  input.wide = true;
+  return input;
+}
+Input ints(const std::string& name, std::int64_t count, std::uint64_t below, std::uint64_t stream) {
+  return {name, {DType::kI32, {count}}, whole_numbers(count, below, stream)};
+}
+Input keys(std::int64_t count) {
+  Input input{"keys", {DType::kI64, {count}}, {}};
+  for (std::int64_t i = 0; i < count; ++i) input.values.push_back(static_cast<double>(1000003 * i + 7));
+  return input;
+}
+
+class CudaOps : public testing::CudaTest {
+ protected:
+  // Runs `op` on both devices; `absent` numbers inputs that are not given.
+  void compare(const std::shared_ptr<const Op>& op, std::vector<Input> inputs, double factor = 1,
+               const std::vector<std::size_t>& absent = {}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+      SCOPED_TRACE(std::string(op->name()) + " " + op->attributes() + " " + std::string(name_of(dtype)));
+      // Both devices see the values that the dtype can hold.
+      for (Input& input : inputs) {
+        if (input.spec.dtype == DType::kF32 && !input.wide)
+          input.values = testing::from_bytes(dtype, testing::to_bytes(dtype, input.values));
+      }
+      const Tensors expected = run(cpu_, *op, op, inputs, DType::kF32, absent);
+      const Tensors got = run(*device_, *op, op, inputs, dtype, absent);
+      const double tolerance = factor * (dtype == DType::kF32 ? 2e-6 : (dtype == DType::kF16 ? 1.5e-3 : 1e-2));
+      for (const auto& [name, values] : expected) {
+        ASSERT_EQ(values.size(), got.at(name).size());
+        const double error = relative_error(got.at(name), values);
+        EXPECT_TRUE(error <= tolerance) << name << ": " << error;
+      }
+    }
+  }
+
+  static Tensors run(Device& device, const Op&, const std::shared_ptr<const Op>& op, const std::vector<Input>& inputs,
+                     DType dtype, const std::vector<std::size_t>& absent) {
+    Graph graph;
+    Tensors sources;
+    std::vector<ValueId> ids;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const Input& input = inputs[i];
+      if (std::find(absent.begin(), absent.end(), i) != absent.end()) {
+        ids.push_back(kNoValue);
+        continue;
+      }
+      TensorSpec spec = input.spec;
+      if (spec.dtype == DType::kF32 && !input.wide) spec.dtype = dtype;
+      ids.push_back(graph.add_source(input.role, input.name, spec));
+      sources[input.name] = input.values;
+    }
+    graph.outputs = graph.add(op, ids);
+    return testing::run_graph(device, graph, sources);
+  }
+
+  CpuDevice cpu_;
+};
+
+template <typename O>
+std::shared_ptr<const Op> made(O op) {
+  return std::make_shared<const O>(std::move(op));
+}
+
+TEST_F(CudaOps, Elementwise) {
+  for (const Shape& shape : {Shape{1, 1}, Shape{3, 7}, Shape{65, 96}, Shape{17, 1000}}) {
+    compare(made(Add{}), {real("a", shape, 1), real("b", shape, 2)});
+    compare(made(Scale{0.3}), {real("a", shape, 3)});
+    for (const bool tanh : {false, true}) {
+      compare(made(Gelu{tanh}), {real("x", shape, 4, 3)});
+      compare(made(GeluGrad{tanh}), {real("dy", shape, 5), real("x", shape, 6, 3)});
+    }
+    const Shape doubled{shape[0], 2 * shape[1]};
+    compare(made(SwiGlu{}), {real("x", doubled, 7, 4)});
+    compare(made(SwiGluGrad{}), {real("dy", shape, 8), real("x", doubled, 9, 4)});
+    compare(made(Dropout{0.3F, 0x123456789abcULL, 5}), {real("x", shape, 10), keys(shape[0])});
+  }
+}
+
+TEST_F(CudaOps, Rotary) {
+  struct Case {
+    std::int64_t heads, key_heads, dim, rotary;
+  };
+  for (const Case& c : {Case{3, 1, 16, 16}, Case{4, 2, 64, 32}, Case{2, 2, 6, 4}, Case{14, 2, 64, 64}}) {
+    for (const auto pairing : {RotaryPairing::kHalf, RotaryPairing::kInterleaved}) {
+      for (const bool inverse : {false, true}) {
+        const std::int64_t rows = 37, half = c.rotary / 2;
+        compare(made(Rotary{c.heads + c.key_heads, c.dim, c.rotary, pairing, inverse}),
+                {real("x", {rows, (c.heads + 2 * c.key_heads) * c.dim}, 11), wide(real("cos", {64, half}, 12)),
+                 wide(real("sin", {64, half}, 13)), ints("positions", rows, 64, 14)});
+      }
+    }
+  }
+}
+
+TEST_F(CudaOps, Norms) {
+  for (const Shape& shape : {Shape{1, 8}, Shape{5, 33}, Shape{70, 896}, Shape{1100, 64}, Shape{9, 5000}, Shape{3, 12288}}) {
+    const std::int64_t d = shape[1];
+    compare(made(RmsNorm{1e-5}), {real("x", shape, 20), real("w", {d}, 21)});
+    compare(made(RmsNorm{1e-5}), {real("x", shape, 22), real("w", {d}, 23), real("r", shape, 24)}, 1.5);
+    compare(made(LayerNorm{1e-5}), {real("x", shape, 25), real("w", {d}, 26), real("b", {d}, 27)});
+    compare(made(LayerNorm{1e-5}), {real("x", shape, 28), real("w", {d}, 29), real("b", {d}, 30), real("r", shape, 31)},
+            1.5);
+    const auto rstd = [&](std::uint64_t stream) {
+      Input input = wide(real("rstd", {shape[0]}, stream));
+      for (double& v : input.values) v = 1.5 + v;
+      return input;
+    };
+    for (const bool sums : {false, true}) {
+      const std::vector<std::size_t> absent = sums ? std::vector<std::size_t>{} : std::vector<std::size_t>{4, 5};
+      compare(made(RmsNormGrad{}),
+              {real("dy", shape, 32), real("r", shape, 33), real("w", {d}, 34), rstd(35), real("sum", shape, 36),
+               wide(real("dw", {d}, 37))},
+              2, absent);
+      compare(made(LayerNormGrad{}),
+              {real("dy", shape, 38), real("r", shape, 39), real("w", {d}, 40), wide(real("mean", {shape[0]}, 41)),
+               rstd(42), real("sum", shape, 43), wide(real("dw", {d}, 44)), wide(real("db", {d}, 45))},
+              2, sums ? std::vector<std::size_t>{} : std::vector<std::size_t>{5, 6, 7});
+    }
+  }
+}
+
+TEST_F(CudaOps, QkNorm) {
+  const std::int64_t rows = 301, heads = 6, key_heads = 2;
+  for (const std::int64_t dim : {16, 64, 128, 24}) {
+    const Shape packed{rows, (heads + 2 * key_heads) * dim};
+    compare(made(QkNorm{heads, key_heads, dim, 1e-6}),
+            {real("qkv", packed, 50), real("qw", {dim}, 51), real("kw", {dim}, 52)});
+    Input q_rstd = wide(real("qr", {rows, heads}, 53)), k_rstd = wide(real("kr", {rows, key_heads}, 54));
+    for (const bool sums : {false, true}) {
+      compare(made(QkNormGrad{heads, key_heads, dim}),
+              {real("dy", packed, 55), real("qkv", packed, 56), real("qw", {dim}, 57), real("kw", {dim}, 58), q_rstd,
+               k_rstd, wide(real("qs", {dim}, 59)), wide(real("ks", {dim}, 60))},
+              2, sums ? std::vector<std::size_t>{} : std::vector<std::size_t>{6, 7});
+    }
+  }
+}
+
+TEST_F(CudaOps, Embedding) {
+  for (const std::int64_t width : {1, 7, 64, 896}) {
+    const std::int64_t tokens = 515;
+    compare(made(Embedding{}), {ints("ids", tokens, 100, 61), real("table", {100, width}, 62)});
+    compare(made(Embedding{}), {ints("ids", tokens, 100, 63), real("table", {100, width}, 64),
+                                ints("at", tokens, 32, 65), real("positions", {32, width}, 66)});
+    for (const std::uint64_t used : {1ULL, 3ULL, 100ULL}) {  // one id for all tokens, and many
+      compare(made(EmbeddingGrad{100, 2}),
+              {real("dx", {tokens, width}, 67), ints("ids", tokens, used, 68), wide(real("sum", {100, width}, 69))});
+      compare(made(EmbeddingGrad{100, -1}),
+              {real("dx", {tokens, width}, 70), ints("ids", tokens, used, 71), wide(real("sum", {100, width}, 72))}, 1,
+              {2});
+    }
+  }
+}
+
+TEST_F(CudaOps, Products) {
+  struct Case {
+    std::int64_t tokens, in, out;
+  };
+  for (const Case& c : {Case{64, 64, 64}, Case{24, 40, 56}, Case{333, 128, 48}, Case{8, 896, 1152}}) {
+    for (const bool transposed : {false, true}) {
+      const Shape weight = transposed ? Shape{c.in, c.out} : Shape{c.out, c.in};
+      const Shape x{c.tokens, c.in}, y{c.tokens, c.out};
+      compare(made(Linear{transposed}), {real("x", x, 80), real("w", weight, 81), real("b", {c.out}, 82)});
+      compare(made(Linear{transposed}), {real("x", x, 83), real("w", weight, 84)});
+      compare(made(Linear{transposed, Activation::kGeluTanh, true}),
+              {real("x", x, 85), real("w", weight, 86), real("b", {c.out}, 87)});
+      compare(made(Linear{transposed, Activation::kGeluErf}),
+              {real("x", x, 88), real("w", weight, 89), real("b", {c.out}, 90)});
+      compare(made(LinearInputGrad{transposed}), {real("dy", y, 91), real("w", weight, 92)});
+      compare(made(LinearInputGrad{transposed}), {real("dy", y, 93), real("w", weight, 94), real("sum", x, 95)});
+      compare(made(LinearWeightGrad{transposed}), {real("x", x, 96), real("dy", y, 97)});
+      compare(made(LinearWeightGrad{transposed}),
+              {real("x", x, 98), real("dy", y, 99), wide(real("sum", weight, 100))});
+    }
+    compare(made(BiasGrad{}), {real("dy", {c.tokens, c.out}, 101)}, 5);
+    compare(made(BiasGrad{}), {real("dy", {c.tokens, c.out}, 102), wide(real("sum", {c.out}, 103))}, 5);
+  }
+}
+
+TEST_F(CudaOps, CrossEntropy) {
+  for (const std::int64_t vocab : {8, 96, 1000, 5003}) {
+    if (vocab % 8 != 0 && vocab != 5003) continue;
+    for (const std::int64_t chunk : {0, 16, 40}) {
+      for (const double extra : {0.0, 0.1}) {
+        const std::int64_t tokens = 75, dim = 64;
+        CrossEntropyShape shape;
+        shape.chunk_rows = chunk;
+        shape.z_loss = extra / 100;
+        shape.label_smoothing = extra;
+        Input targets = ints("targets", tokens, static_cast<std::uint64_t>(vocab), 110);
+        targets.values[3] = targets.values[40] = -1;
+        Input scale{"scale", {DType::kF32, {1}}, {0.5}};
+        scale.wide = true;
+        const std::int64_t padded = vocab == 5003 ? 5008 : vocab;  // 16-bit products want rows of 16 bytes
+        compare(made(LinearCrossEntropy{shape}),
+                {real("x", {tokens, dim}, 111), real("w", {padded, dim}, 112), targets}, 2);
+        compare(made(LinearCrossEntropyGrad{shape}),
+                {real("x", {tokens, dim}, 113), real("w", {padded, dim}, 114), targets, scale}, 2);
+        Input sum = wide(real("sum", {padded, dim}, 117));
+        compare(made(LinearCrossEntropyGrad{shape}),
+                {real("x", {tokens, dim}, 115), real("w", {padded, dim}, 116), targets, scale, sum}, 2);
+      }
+    }
+  }
+}
+
+TEST_F(CudaOps, Compression) {
+  for (const std::int64_t n : {1, 63, 512, 5000}) {
+    compare(made(Convert{DType::kBF16}), {wide(real("x", {n}, 120))}, 2000);
+    Input gradient = wide(real("g", {n}, 121)), error = wide(real("e", {n}, 122));
+    compare(made(SignCompress{}), {gradient, error});
+    // Four ranks' signs of one tensor.
+    Graph graph;
+    Tensors sources{{"g", gradient.values}, {"e", error.values}};
+    graph.outputs = graph.add(made(SignCompress{}), {graph.add_source(Role::kBatch, "g", {DType::kF32, {n}}),
+                                                     graph.add_source(Role::kMoment, "e", {DType::kF32, {n}})});
+    const auto packed = testing::run_graph(cpu_, graph, sources).at("out0");
+    Input four{"parts", {DType::kU8, {4 * static_cast<std::int64_t>(packed.size())}}, {}};
+    for (int r = 0; r < 4; ++r) four.values.insert(four.values.end(), packed.begin(), packed.end());
+    compare(made(SignSum{4, {DType::kF32, {n}}}), {four});
+  }
+}
+
+TEST_F(CudaOps, NormAndOptimizer) {
+  const std::vector<std::int64_t> sizes{1, 1000, 70000, 4096};
+  std::vector<SquareSums::Part> parts;
+  std::vector<std::int64_t> blocks;
+  std::vector<Input> gradients;
+  std::int64_t all = 0;
+  for (std::size_t t = 0; t < sizes.size(); ++t) {
+    const std::int64_t block = norm_block(sizes[t]);
+    parts.push_back({all, block});
+    blocks.push_back((sizes[t] + block - 1) / block);
+    all += blocks.back();
+    gradients.push_back(wide(real("g" + std::to_string(t), {sizes[t]}, 130 + t)));
+  }
+  compare(made(SquareSums{parts, all}), gradients);
+  Input sums{"sums", {DType::kF64, {all + 1}}, {}};
+  for (std::int64_t i = 0; i < all; ++i) sums.values.push_back(1.0 + static_cast<double>(i % 7));
+  sums.values.push_back(0);
+  Input scalars{"scalars", {DType::kF64, {kUpdateScalars}}, {1e-2, 3, 0.5, 0}};
+  compare(made(NormOfSums{blocks, 1.0}), {sums, scalars}, 1e-9);
+  Input norm{"norm", {DType::kF64, {kNormStatistics}}, {2, 0, 0.7, 0}};
+  for (const auto kind : {OptimizerKind::kAdamW, OptimizerKind::kAdam, OptimizerKind::kSgd, OptimizerKind::kLion,
+                          OptimizerKind::kAdagrad}) {
+    OptimizerSettings settings;
+    settings.kind = kind;
+    settings.momentum = kind == OptimizerKind::kSgd ? 0.9 : 0;
+    for (const bool masked : {false, true}) {
+      for (const bool master : {false, true}) {
+        std::vector<Input> inputs{scalars, norm};
+        for (std::size_t t = 0; t < sizes.size(); ++t) {
+          const auto name = [&](const char* what) { return what + std::to_string(t); };
+          inputs.push_back(real(name("w"), {sizes[t]}, 140 + t));
+          inputs.push_back(gradients[t]);
+          if (masked) {
+            for (std::size_t i = 0; i < inputs.back().values.size(); i += 3) inputs.back().values[i] = 0;
+          }
+          if (master) inputs.push_back(wide(real(name("p"), {sizes[t]}, 150 + t)));
+          for (int m = 0; m < settings.moments(); ++m) {
+            inputs.push_back(wide(real(name(m == 0 ? "m" : "v"), {sizes[t]}, 160 + 10 * static_cast<std::uint64_t>(m) + t)));
+            for (double& v : inputs.back().values) v = std::abs(v);
+          }
+        }
+        compare(made(OptimizerStep{settings, master, std::vector<float>(sizes.size(), 0.1F),
+                                   std::vector<bool>(sizes.size(), masked)}),
+                inputs, 2);
+      }
+    }
+  }
+}
+
+TEST_F(CudaOps, AGradientThatIsNotFiniteIsCounted) {
+  Input gradient = wide(real("g", {1000}, 170));
+  gradient.values[17] = INFINITY;
+  gradient.values[801] = NAN;
+  const std::int64_t blocks = (1000 + norm_block(1000) - 1) / norm_block(1000);
+  const auto op = made(SquareSums{{{0, norm_block(1000)}}, blocks});
+  const Tensors got = run(*device_, *op, op, {gradient}, DType::kF32, {});
+  EXPECT_EQ(got.at("out0").back(), 2);
+}
+
+TEST_F(CudaOps, Attention) {
+  const std::int64_t heads = 4, key_heads = 2;
+  for (const std::int64_t dim : {16, 64}) {
+    for (const bool whole : {true, false}) {
+      const std::int64_t tokens = 192, row = 64;
+      Input start{"start", {DType::kI32, {tokens}}, {}};
+      for (std::int64_t t = 0; t < tokens; ++t)
+        start.values.push_back(static_cast<double>(whole ? t - t % row : (t < 50 ? 0 : t - t % row)));
+      AttentionShape shape{heads, key_heads, dim, 1 / std::sqrt(static_cast<double>(dim))};
+      if (whole) shape.row_tokens = row;
+      device_->set_whole_rows(whole);
+      const Input qkv = real("qkv", {tokens, (heads + 2 * key_heads) * dim}, 180);
+      compare(made(Attention{shape}), {qkv, start});
+      // The gradient needs the output and the log-sum-exp that belong to the input: both passes in one graph.
+      for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+        const auto both = [&](Device& device, DType type) {
+          Graph graph;
+          const ValueId x = graph.add_source(Role::kBatch, "qkv", {type, qkv.spec.shape});
+          const ValueId s = graph.add_source(Role::kBatch, "start", start.spec);
+          const ValueId d = graph.add_source(Role::kBatch, "dy", {type, {tokens, heads * dim}});
+          const auto made_values = graph.add_op(Attention{shape}, {x, s});
+          graph.outputs = graph.add_op(AttentionGrad{shape}, {d, x, made_values[0], made_values[1], s});
+          Tensors sources{{"qkv", testing::from_bytes(dtype, testing::to_bytes(dtype, qkv.values))},
+                          {"start", start.values},
+                          {"dy", testing::from_bytes(
+                                     dtype, testing::to_bytes(dtype, testing::random_values(tokens * heads * dim, 181)))}};
+          return testing::run_graph(device, graph, sources).at("out0");
+        };
+        const double error = relative_error(both(*device_, dtype), both(cpu_, DType::kF32));
+        EXPECT_TRUE(error < (dtype == DType::kF32 ? 5e-6 : (dtype == DType::kF16 ? 3e-3 : 2e-2)))
+            << name_of(dtype) << " " << dim << (whole ? " whole rows: " : " documents: ") << error;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace convoy
