@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/parallel.h"
 #include "base/random.h"
 #include "devices/make_device.h"
@@ -23,7 +24,7 @@ struct Arguments {
   std::string config, dtype = "f32", recompute = "none", device = "cpu";
   std::int64_t batch = 4, seq = 512, accum = 1, steps = 10;
   int threads = 0;
-  bool profile = false, any_order = false;
+  bool profile = false, any_order = false, bf16_state = false, verbose = false;
 };
 
 double now() {
@@ -52,8 +53,28 @@ RandomBatch random_batch(std::int64_t rows, std::int64_t seq, std::int64_t vocab
   return batch;
 }
 
+// Normal weights, one block of them again and again: quick, and as random as timing asks for.
+void fill_weights(ParameterStore& store) {
+  RandomStream random(1, 0);
+  std::vector<float> block(std::size_t{1} << 20);
+  for (float& v : block) v = 0.02F * random.normal();
+  const auto& parameters = store.model().parameters();
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    const std::int64_t rows = parameters[p].shape[0], width = parameters[p].shape.numel() / rows;
+    const std::int64_t at_once = std::max<std::int64_t>(1, static_cast<std::int64_t>(block.size()) / width);
+    std::vector<float> ones;
+    if (parameters[p].init_std == 0) ones.assign(block.size(), parameters[p].init_value);
+    for (std::int64_t r = 0; r < rows; r += at_once) {
+      const std::int64_t count = std::min(at_once, rows - r);
+      store.set_rows(p, r, DType::kF32,
+                     std::as_bytes(std::span(ones.empty() ? block : ones).first(static_cast<std::size_t>(count * width))));
+    }
+  }
+}
+
 int run(const Arguments& arguments) {
   const double begin = now();
+  if (arguments.verbose) set_log_level(LogLevel::kDebug);
   set_threads(arguments.threads);
   const auto model = make_model(read_json(arguments.config), arguments.config);
   const auto dtype = parse_dtype(arguments.dtype);
@@ -65,13 +86,17 @@ int run(const Arguments& arguments) {
   shape.accumulation = arguments.accum;
   shape.dtype = *dtype;
   shape.deterministic = !arguments.any_order;
+  if (arguments.bf16_state) {
+    shape.optimizer.moment_dtype = DType::kBF16;
+    shape.master_weights = false;
+  }
   shape.max_grad_norm = 1;
   shape.weight_decay = 0.01;
   shape.recompute = arguments.recompute == "full"
                         ? RecomputeMode::kFull
                         : (arguments.recompute == "selective" ? RecomputeMode::kSelective : RecomputeMode::kNone);
   Engine engine(*device, *model, shape);
-  engine.store().initialize(1);
+  fill_weights(engine.store());
   engine.micro_executor().set_profiling(arguments.profile);
   const double targets = static_cast<double>(arguments.batch * (arguments.seq - 1) * arguments.accum);
   std::vector<double> seconds, losses;
@@ -143,6 +168,8 @@ int main(int argc, char** argv) {
   app.add_option("--recompute", arguments.recompute, "none, selective or full");
   app.add_option("--device", arguments.device, "cpu or cuda");
   app.add_flag("--profile", arguments.profile, "time every operation");
+  app.add_flag("--bf16-state", arguments.bf16_state, "bf16 moments and no master weights");
+  app.add_flag("--verbose", arguments.verbose, "the log of the choices made");
   app.add_flag("--any-order", arguments.any_order, "sums in any order: no fixed tree over micro-batches, no deterministic kernels");
   CLI11_PARSE(app, argc, argv);
   try {

@@ -34,6 +34,13 @@ inline BF16 to_bf16(float f) {
   return {static_cast<std::uint16_t>(u >> 16)};
 }
 
+// bfloat16 above or below `f`, with probabilities that give f in the mean; `bits` are 16 random bits.
+inline BF16 round_at_random(float f, std::uint32_t bits) {
+  const std::uint32_t u = std::bit_cast<std::uint32_t>(f);
+  if ((u & 0x7f800000u) == 0x7f800000u) return to_bf16(f);
+  return {static_cast<std::uint16_t>((u + bits) >> 16)};
+}
+
 // IEEE binary16. Rounds to nearest, ties to even; overflows to infinity.
 struct F16 {
   std::uint16_t bits;

@@ -96,6 +96,10 @@ Section machine_keys() {
                "What the backward pass computes again instead of keeping: nothing, what is cheap, every block.");
   s.add("gradient_checkpointing", &RunConfig::gradient_checkpointing, "Same as recompute: full.")
       .when_unset("as recompute says");
+  s.add_choice("optimizer_states", &RunConfig::optimizer_states, {"f32", "bf16"},
+               "Type of the optimizer's moments; bf16 halves their memory and rounds stochastically.");
+  s.add("master_weights", &RunConfig::master_weights,
+        "Keep a float32 copy of 16-bit weights; without it they are rounded stochastically.");
   s.add("loss_chunk_rows", &RunConfig::loss_chunk_rows, "Rows of logits that exist at a time; 0: what suits the device.").range(0, 1 << 24);
   s.add("threads", &RunConfig::threads, "Threads that compute; 0 takes every core.").range(0, 4096);
   s.add("memory_limit", &RunConfig::memory_limit,

@@ -80,6 +80,8 @@ struct RunConfig {
   std::optional<bool> bf16, fp16;
   RecomputeSetting recompute = RecomputeSetting::kNone;
   std::optional<bool> gradient_checkpointing;
+  DType optimizer_states = DType::kF32;
+  bool master_weights = true;
   std::int64_t loss_chunk_rows = 0;
   std::int64_t threads = 0;       // 0 = every core
   std::int64_t memory_limit = 0;  // bytes; 0 = what the machine has

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/random.h"
 #include "cpu/registry.h"
 #include "cpu/row_kernels.h"
 #include "graph/ops/update.h"
@@ -145,6 +146,51 @@ OptimizerRun run_of(const OptimizerSettings& s, const double* scalars, const dou
   return run;
 }
 
+// State of 16 bits, rounded stochastically: the 16 bits that bfloat16 drops, or a float16 step, are added at random.
+struct NarrowState {
+  DType weight, moment;
+  bool master;
+  bool any() const { return moment == DType::kBF16 || (!master && weight == DType::kBF16); }
+
+  // Elements [first, first + length) of the task, through float32 copies.
+  void update(const RowKernels& k, const OptimizerRun& run, const OptimizerStep& op, const Task& task,
+              std::byte* const* in, std::uint32_t step, std::int64_t first, std::int64_t length) const {
+    constexpr std::int64_t kPiece = 1024;
+    const int moments = op.settings.moments();
+    const std::size_t first_moment = op.master ? 3 : 2;
+    for (std::int64_t done = 0; done < length; done += kPiece) {
+      const std::int64_t count = std::min(kPiece, length - done), at = task.first + first + done;
+      float states[3][kPiece];  // the moments, and the weight where it has no other copy
+      for (int m = 0; m < moments; ++m) widen(moment, in[first_moment + static_cast<std::size_t>(m)], at, count, states[m]);
+      const bool own_weight = !master && weight == DType::kBF16;
+      if (own_weight) widen(weight, in[0], at, count, states[2]);
+      k.optimizer(run, in[0] + at * static_cast<std::int64_t>(size_of(weight)),
+                  own_weight ? static_cast<void*>(states[2]) : (op.master ? in[2] + at * std::int64_t{4} : nullptr),
+                  in[1] + at * std::int64_t{4}, states[0], states[1], count);
+      for (std::int64_t i = 0; i < count; ++i) {
+        const std::int64_t element = op.origins[task.tensor].first + at + i;
+        const RoundingBits bits = rounding_bits(op.settings.seed, op.origins[task.tensor].tensor, element, step);
+        for (int m = 0; m < moments; ++m) {
+          std::byte* to = in[first_moment + static_cast<std::size_t>(m)];
+          if (moment == DType::kBF16) {
+            reinterpret_cast<BF16*>(to)[at + i] = round_at_random(states[m][i], bits.moment[m]);
+          } else {
+            reinterpret_cast<float*>(to)[at + i] = states[m][i];
+          }
+        }
+        if (own_weight) reinterpret_cast<BF16*>(in[0])[at + i] = round_at_random(states[2][i], bits.weight);
+      }
+    }
+  }
+
+  static void widen(DType dtype, const std::byte* from, std::int64_t at, std::int64_t count, float* to) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      to[i] = dtype == DType::kBF16 ? to_float(reinterpret_cast<const BF16*>(from)[at + i])
+                                    : reinterpret_cast<const float*>(from)[at + i];
+    }
+  }
+};
+
 void register_optimizer(Registry& registry) {
   registry.add<OptimizerStep>([](const OptimizerStep& op, const Request& q) {
     const auto group = static_cast<std::size_t>(op.inputs_per_weight());
@@ -154,11 +200,13 @@ void register_optimizer(Registry& registry) {
     const RowKernels& k = row_kernels(dtype);
     const auto size = static_cast<std::int64_t>(size_of(dtype));
     const auto wide = static_cast<std::int64_t>(size_of(accumulation_dtype(dtype)));
-    return [&k, op, group, size, wide, tasks = cut(sizes, kUpdateRun)](const KernelArguments& a) {
+    return [&k, op, dtype, group, size, wide, tasks = cut(sizes, kUpdateRun)](const KernelArguments& a) {
       const auto* norm = reinterpret_cast<const double*>(a.inputs[1]);
       if (norm[kNonFinite] != 0) return;
       const OptimizerRun common = run_of(op.settings, reinterpret_cast<const double*>(a.inputs[0]), norm);
       const int moments = op.settings.moments();
+      const NarrowState narrow{dtype, op.settings.moment_dtype, op.master};
+      const auto step = static_cast<std::uint32_t>(reinterpret_cast<const double*>(a.inputs[0])[kStepNumber]);
       const auto count = static_cast<std::int64_t>(tasks.size());
 #pragma omp parallel for schedule(static)
       for (std::int64_t i = 0; i < count; ++i) {
@@ -169,6 +217,7 @@ void register_optimizer(Registry& registry) {
         const std::size_t first_moment = op.master ? 3 : 2;
         const auto at = [&](std::size_t index) { return in[index] + task.first * wide; };
         const auto update = [&](std::int64_t first, std::int64_t length) {
+          if (narrow.any()) return narrow.update(k, run, op, task, in, step, first, length);
           const auto from = [&](std::size_t index) { return at(index) + first * wide; };
           k.optimizer(run, in[0] + (task.first + first) * size, op.master ? from(2) : nullptr, from(1),
                       moments > 0 ? from(first_moment) : nullptr, moments > 1 ? from(first_moment + 1) : nullptr,

@@ -1,5 +1,6 @@
 // Gradient norm, accumulation and the optimizer. Sums follow fixed trees, so that they have the same bits each time.
 #include "cuda/numeric.cuh"
+#include "cuda/philox.cuh"
 #include "cuda/registry.h"
 #include "graph/ops/update.h"
 
@@ -156,10 +157,29 @@ __device__ void update_one(const Rule& rule, const StepNumbers& s, float gradien
   }
 }
 
-// `master` is null where the weight itself is the master; m and v where the rule has none.
-template <typename T, int N>
-__global__ void optimizer_kernel(Rule rule, const double* scalars, const double* norm, T* weight, const float* gradient,
-                                 float* master, float* first, float* second, std::int64_t n) {
+// Random bits of base/random.h's rounding_bits, for one element of a quad.
+struct Randomness {
+  std::uint32_t key0, key1, tensor;
+  std::int64_t first;  // the shard's first element
+};
+__device__ inline std::uint32_t word(const uint4& c, int i) {
+  return i == 0 ? c.x : (i == 1 ? c.y : (i == 2 ? c.z : c.w));
+}
+template <typename T>
+__device__ T round_at_random(float x, std::uint32_t bits) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    const std::uint32_t u = __float_as_uint(x);
+    if ((u & 0x7f800000u) == 0x7f800000u) return narrow<bf16>(x);
+    return __ushort_as_bfloat16(static_cast<unsigned short>((u + bits) >> 16));
+  } else {
+    return narrow<T>(x);
+  }
+}
+
+// `master` is null where the weight itself is the master; m and v where the rule has none. M: type of the moments.
+template <typename T, typename M, int N>
+__global__ void optimizer_kernel(Rule rule, Randomness random, const double* scalars, const double* norm, T* weight,
+                                 const float* gradient, float* master, M* first, M* second, std::int64_t n) {
   if (norm[kNonFinite] != 0) return;
   __shared__ StepNumbers shared;
   if (threadIdx.x == 0) shared = numbers_of(rule, scalars, norm);
@@ -171,7 +191,8 @@ __global__ void optimizer_kernel(Rule rule, const double* scalars, const double*
     const std::int64_t i = pack * N;
     const auto g = load_pack<N>(gradient + i);
     auto w = load_pack<N>(weight + i);
-    Pack<float, N> p{}, m{}, v{};
+    Pack<float, N> p{};
+    Pack<M, N> m{}, v{};
     if (master != nullptr) p = load_pack<N>(master + i);
     if (first != nullptr) m = load_pack<N>(first + i);
     if (second != nullptr) v = load_pack<N>(second + i);
@@ -179,8 +200,21 @@ __global__ void optimizer_kernel(Rule rule, const double* scalars, const double*
     for (int j = 0; j < N; ++j) {
       if (rule.masked && g.v[j] == 0.0f) continue;
       if (master == nullptr) p.v[j] = widen(w.v[j]);
-      update_one(rule, s, g.v[j], p.v[j], m.v[j], v.v[j]);
-      w.v[j] = narrow<T>(p.v[j]);
+      float one = widen(m.v[j]), two = widen(v.v[j]);
+      update_one(rule, s, g.v[j], p.v[j], one, two);
+      std::uint32_t own = 0, other = 0;
+      if (std::is_same_v<M, bf16> || (std::is_same_v<T, bf16> && master == nullptr)) {
+        const std::int64_t element = random.first + i + j;
+        const auto quad = static_cast<std::uint64_t>(element) / 4;
+        const uint4 c = philox(make_uint4(static_cast<std::uint32_t>(quad), static_cast<std::uint32_t>(quad >> 32),
+                                          random.tensor, static_cast<std::uint32_t>(scalars[kStepNumber])),
+                               random.key0, random.key1);
+        own = word(c, static_cast<int>(element % 4));
+        other = word(c, static_cast<int>((element + 1) % 4));
+      }
+      m.v[j] = round_at_random<M>(one, own & 0xffffu);
+      v.v[j] = round_at_random<M>(two, own >> 16);
+      w.v[j] = master == nullptr ? round_at_random<T>(p.v[j], (other * 0x9E3779B9u) >> 16) : narrow<T>(p.v[j]);
     }
     store_pack(weight + i, w);
     if (master != nullptr) store_pack(master + i, p);
@@ -259,18 +293,27 @@ void register_optimizer(KernelRegistry& registry, Context& c) {
         std::byte* const* in = a.inputs.data() + 2 + t * group;
         const std::size_t moments = op.master ? 3 : 2;
         auto* master = op.master ? reinterpret_cast<float*>(in[2]) : nullptr;
-        auto* first = set.moments() > 0 ? reinterpret_cast<float*>(in[moments]) : nullptr;
-        auto* second = set.moments() > 1 ? reinterpret_cast<float*>(in[moments + 1]) : nullptr;
+        const OptimizerStep::Origin& origin = op.origins[t];
+        const Randomness random{static_cast<std::uint32_t>(set.seed), static_cast<std::uint32_t>(set.seed >> 32),
+                                origin.tensor, origin.first};
         bool wide = sizes[t] % 4 == 0;
         for (std::size_t i = 0; i < group; ++i) wide = wide && aligned16(in[i]);
         with_type(dtype, [&]<typename T>() {
-          const auto run = [&]<int N>() {
+          const auto run = [&]<typename M, int N>() {
             const auto grid = static_cast<unsigned>(std::min(most, ceil_div(ceil_div(sizes[t], N), kBlock)));
-            optimizer_kernel<T, N><<<grid, kBlock, 0, c.stream>>>(rule, scalars, norm, reinterpret_cast<T*>(in[0]),
-                                                                 reinterpret_cast<const float*>(in[1]), master, first,
-                                                                 second, sizes[t]);
+            auto* first = set.moments() > 0 ? reinterpret_cast<M*>(in[moments]) : nullptr;
+            auto* second = set.moments() > 1 ? reinterpret_cast<M*>(in[moments + 1]) : nullptr;
+            optimizer_kernel<T, M, N><<<grid, kBlock, 0, c.stream>>>(rule, random, scalars, norm,
+                                                                    reinterpret_cast<T*>(in[0]),
+                                                                    reinterpret_cast<const float*>(in[1]), master, first,
+                                                                    second, sizes[t]);
           };
-          wide ? run.template operator()<4>() : run.template operator()<1>();
+          const bool narrow_moments = set.moment_dtype == DType::kBF16;
+          if (narrow_moments) {
+            wide ? run.template operator()<bf16, 4>() : run.template operator()<bf16, 1>();
+          } else {
+            wide ? run.template operator()<float, 4>() : run.template operator()<float, 1>();
+          }
         });
       }
       check_launch("the optimizer");

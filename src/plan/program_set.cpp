@@ -78,7 +78,7 @@ void add_parameters(const Model& model, const TrainShape& shape, Layout& layout)
     const TensorSpec state{wide, shape.zero.shards_state() ? Shape{owned_range(shape, numel).count} : parameter.shape};
     if (shape.has_master()) layout.add(Role::kMaster, parameter.name, state);
     for (int m = 0; m < shape.optimizer.moments(); ++m)
-      layout.add(Role::kMoment, moment_name(m, parameter.name), state);
+      layout.add(Role::kMoment, moment_name(m, parameter.name), {shape.moment_dtype(), state.shape});
     if (shape.zero.world > 1 && shape.zero.one_bit)
       layout.add(Role::kMoment, error_name(parameter.name), {wide, parameter.shape});
   }
@@ -162,6 +162,7 @@ class UpdateGraph {
     std::vector<float> decays;
     std::vector<bool> masked;
     std::vector<std::size_t> owners;
+    std::vector<OptimizerStep::Origin> origins;
     std::set<std::string> tables;
     if (shape_.sparse_embeddings) tables = embedding_tables(model_, shape_);
     for (std::size_t p = 0; p < gradients_.size(); ++p) {
@@ -171,18 +172,22 @@ class UpdateGraph {
       decays.push_back(parameter.decay || shape_.decay_bias_norm ? static_cast<float>(shape_.weight_decay) : 0.0f);
       masked.push_back(tables.contains(parameter.name));
       owners.push_back(p);
+      origins.push_back({static_cast<std::uint32_t>(p), owned_range(shape_, parameter.shape.numel()).first});
       inputs.push_back(
           graph_.add_source(Role::kWeight, owned_name(shape_, parameter.name), owned_spec(parameter, shape_.dtype)));
       inputs.push_back(gradients_[p]);
       if (shape_.has_master()) inputs.push_back(graph_.add_source(Role::kMaster, parameter.name, state));
       for (int m = 0; m < shape_.optimizer.moments(); ++m)
-        inputs.push_back(graph_.add_source(Role::kMoment, moment_name(m, parameter.name), state));
+        inputs.push_back(
+            graph_.add_source(Role::kMoment, moment_name(m, parameter.name), {shape_.moment_dtype(), state.shape}));
     }
     updated_.assign(gradients_.size(), kNoValue);
     if (owners.empty()) return;
+    OptimizerSettings settings = shape_.optimizer;
+    settings.seed = shape_.seed;
     const std::size_t outputs = (shape_.has_master() ? 2 : 1) + static_cast<std::size_t>(shape_.optimizer.moments());
     const std::vector<ValueId> made = graph_.add_op(
-        OptimizerStep{shape_.optimizer, shape_.has_master(), std::move(decays), std::move(masked)}, inputs);
+        OptimizerStep{settings, shape_.has_master(), std::move(decays), std::move(masked), std::move(origins)}, inputs);
     for (std::size_t i = 0; i < owners.size(); ++i) updated_[owners[i]] = made[i * outputs];
     graph_.outputs = made;
   }

@@ -22,6 +22,7 @@ struct TrainShape {
   // over ranks; else one after the other, in one buffer.
   bool deterministic = true;
   OptimizerSettings optimizer;
+  bool master_weights = true;  // float32 copies of 16-bit weights
   double weight_decay = 0;
   bool decay_bias_norm = false;  // weight decay also on biases and norms
   double max_grad_norm = 0;      // 0 = no clipping
@@ -33,7 +34,10 @@ struct TrainShape {
 
   std::int64_t tokens() const { return rows * seq; }
   std::int64_t eval_tokens() const { return eval_rows * seq; }
-  bool has_master() const { return dtype == DType::kBF16 || dtype == DType::kF16; }
+  bool has_master() const { return master_weights && (dtype == DType::kBF16 || dtype == DType::kF16); }
+  DType moment_dtype() const {
+    return optimizer.moment_dtype == DType::kBF16 ? DType::kBF16 : accumulation_dtype(dtype);
+  }
   // Micro-batches of this rank after which its gradients are summed over the ranks. Deterministic sums follow the tree
   // over the global batch: with stage 2 and 3 the ranks hold neighbouring micro-batches and sum after each; below, a
   // rank's own ones are neighbours, as many as make a whole subtree.

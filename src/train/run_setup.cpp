@@ -106,6 +106,8 @@ TrainShape train_shape(const RunConfig& config, const ModelSource& source, bool 
   shape.optimizer.momentum = config.momentum;
   shape.optimizer.dampening = config.dampening;
   shape.optimizer.nesterov = config.nesterov;
+  shape.optimizer.moment_dtype = config.optimizer_states;
+  shape.master_weights = config.master_weights;
   shape.weight_decay = config.weight_decay;
   shape.decay_bias_norm = config.decay_bias_norm;
   shape.max_grad_norm = config.max_grad_norm;

@@ -20,6 +20,7 @@ struct StateTensor {
   int moment;
   std::size_t parameter;
   Shape shape;
+  DType dtype;
   std::int64_t first;       // element of the parameter that is its first
   std::int64_t begin, end;  // elements of the parameter that this rank holds of it
   bool empty() const { return begin >= end; }
@@ -33,7 +34,7 @@ std::vector<StateTensor> state_tensors(const Engine& engine) {
       const Parameter& parameter = engine.model().parameters()[tensor.parameter];
       const std::int64_t first = tensor.first_row * (parameter.shape.numel() / parameter.shape[0]);
       const StoredPart held = engine.store().part(role, tensor.parameter, moment);
-      all.push_back({prefix + tensor.name, role, moment, tensor.parameter, tensor.shape, first,
+      all.push_back({prefix + tensor.name, role, moment, tensor.parameter, tensor.shape, held.slot->spec.dtype, first,
                      std::max(first, held.first), std::min(first + tensor.shape.numel(), held.first + held.count)});
     }
   };
@@ -123,10 +124,9 @@ std::vector<TensorSource> snapshot_weights(const ParameterStore& store, const We
 
 std::vector<OptimizerTensor> optimizer_tensors(const Engine& engine) {
   std::vector<OptimizerTensor> all;
-  const DType dtype = accumulation_dtype(engine.shape().dtype);
   for (const StateTensor& tensor : state_tensors(engine)) {
     if (tensor.empty()) continue;
-    OptimizerTensor made{tensor.file_name, {dtype, tensor.shape}, std::nullopt};
+    OptimizerTensor made{tensor.file_name, {tensor.dtype, tensor.shape}, std::nullopt};
     if (!tensor.whole())
       made.slice = FlatSlice{static_cast<std::uint64_t>(tensor.begin - tensor.first),
                              static_cast<std::uint64_t>(tensor.end - tensor.begin)};
@@ -149,13 +149,12 @@ FileDigest write_optimizer_state(const std::filesystem::path& file, const Optimi
 
 OptimizerSnapshot snapshot_optimizer(const Engine& engine) {
   OptimizerSnapshot made{optimizer_tensors(engine), {}};
-  const std::size_t size = size_of(accumulation_dtype(engine.shape().dtype));
   for (const StateTensor& tensor : state_tensors(engine)) {
     if (tensor.empty()) continue;
     const StoredPart held = engine.store().part(tensor.role, tensor.parameter, tensor.moment);
     made.values.push_back(
         engine.store().read_elements(tensor.role, held, tensor.begin - held.first, tensor.end - tensor.begin));
-    check(made.values.back().size() == static_cast<std::size_t>(tensor.end - tensor.begin) * size,
+    check(made.values.back().size() == static_cast<std::size_t>(tensor.end - tensor.begin) * size_of(tensor.dtype),
           "a state of another type");
   }
   return made;
@@ -163,13 +162,18 @@ OptimizerSnapshot snapshot_optimizer(const Engine& engine) {
 
 void read_optimizer_state(Engine& engine, const std::filesystem::path& checkpoint) {
   const OptimizerStateReader reader(optimizer_files(checkpoint));
-  const DType dtype = accumulation_dtype(engine.shape().dtype);
   const std::vector<StateTensor> wanted = state_tensors(engine);
   for (const StateTensor& tensor : wanted) {
     if (!reader.contains(tensor.file_name)) {
       throw data_error(fmt::format("the optimizer state has no '{}'", tensor.file_name))
           .at(checkpoint.string())
           .mend("resume with the optimizer and precision that the checkpoint was written with");
+    }
+    if (reader.spec(tensor.file_name).dtype != tensor.dtype) {
+      throw data_error(fmt::format("optimizer state '{}' is {}, this run keeps {}", tensor.file_name,
+                                   name_of(reader.spec(tensor.file_name).dtype), name_of(tensor.dtype)))
+          .at(checkpoint.string())
+          .mend("keep optimizer_states as the checkpoint was written with");
     }
     if (reader.spec(tensor.file_name).shape != tensor.shape) {
       throw data_error(fmt::format("optimizer state '{}' has shape {}, the model asks for {}", tensor.file_name,
@@ -186,10 +190,9 @@ void read_optimizer_state(Engine& engine, const std::filesystem::path& checkpoin
         .at(checkpoint.string())
         .mend("resume with the optimizer and precision that the checkpoint was written with");
   }
-  const std::size_t size = size_of(dtype);
   for (const StateTensor& tensor : wanted) {
     if (tensor.empty()) continue;
-    std::vector<std::byte> values(static_cast<std::size_t>(tensor.end - tensor.begin) * size);
+    std::vector<std::byte> values(static_cast<std::size_t>(tensor.end - tensor.begin) * size_of(tensor.dtype));
     reader.read_bytes(tensor.file_name, static_cast<std::uint64_t>(tensor.begin - tensor.first), values);
     const StoredPart held = engine.store().part(tensor.role, tensor.parameter, tensor.moment);
     engine.store().write_elements(tensor.role, held, tensor.begin - held.first, values);

@@ -60,6 +60,11 @@ struct OptimizerSettings {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
   double momentum = 0, dampening = 0;
   bool nesterov = false;
+  // Moments and, without a master copy, 16-bit weights are rounded up or down at random, in the mean to their value
+  // (stochastic rounding: Gupta et al., "Deep Learning with Limited Numerical Precision", 2015), from random numbers of
+  // (seed, tensor, element, step). float32 or bfloat16.
+  DType moment_dtype = DType::kF32;
+  std::uint64_t seed = 0;
   int moments() const { return moment_count(kind, momentum); }
   friend bool operator==(const OptimizerSettings&, const OptimizerSettings&) = default;
 };
@@ -72,9 +77,20 @@ enum UpdateScalar : std::int64_t { kLearningRate = 0, kStepNumber = 1, kUnscale 
 // [master], moments …, each in place. Does nothing when a gradient is not finite. The step number counts executed
 // steps, from 1. Of masked weights only elements whose gradient is not exactly zero change ("lazy" or sparse Adam).
 struct OptimizerStep final : Op {
-  OptimizerStep(OptimizerSettings s, bool with_master, std::vector<float> decays, std::vector<bool> masks = {})
-      : settings(s), master(with_master), weight_decays(std::move(decays)), masked(std::move(masks)) {
+  // Which elements of which parameter an input is: for random numbers that do not depend on the sharding.
+  struct Origin {
+    std::uint32_t tensor = 0;
+    std::int64_t first = 0;
+  };
+  OptimizerStep(OptimizerSettings s, bool with_master, std::vector<float> decays, std::vector<bool> masks = {},
+                std::vector<Origin> of = {})
+      : settings(s),
+        master(with_master),
+        weight_decays(std::move(decays)),
+        masked(std::move(masks)),
+        origins(std::move(of)) {
     masked.resize(weight_decays.size());
+    origins.resize(weight_decays.size());
   }
   std::string_view name() const override { return "optimizer_step"; }
   std::string attributes() const override;
@@ -85,6 +101,7 @@ struct OptimizerStep final : Op {
   bool master;
   std::vector<float> weight_decays;  // one per weight
   std::vector<bool> masked;          // one per weight
+  std::vector<Origin> origins;       // one per weight
 };
 
 }  // namespace convoy
