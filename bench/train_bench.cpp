@@ -13,6 +13,7 @@
 #include "base/parallel.h"
 #include "base/random.h"
 #include "cpu/cpu_device.h"
+#include "plan/model_flops.h"
 #include "train/engine.h"
 
 namespace {
@@ -107,8 +108,8 @@ int run(const Arguments& arguments) {
                      {"accum", arguments.accum},
                      {"steps", arguments.steps},
                      {"tokens_per_second", tokens / rest[rest.size() / 2]},
-                     {"gflops", engine.programs().micro.cost().flops * static_cast<double>(arguments.accum) /
-                                    rest[rest.size() / 2] * 1e-9},
+                     {"gflops", model_flops(engine.programs().micro, arguments.seq) *
+                                    static_cast<double>(arguments.accum) / rest[rest.size() / 2] * 1e-9},
                      {"peak_rss_bytes", usage.ru_maxrss * 1024L},
                      {"planned_bytes", engine.programs().sizes.total()},
                      {"seconds_to_first_step", first},
