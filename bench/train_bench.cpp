@@ -14,6 +14,7 @@
 #include "base/parallel.h"
 #include "base/random.h"
 #include "devices/make_device.h"
+#include "plan/model_flops.h"
 #include "train/engine.h"
 
 namespace {
@@ -133,8 +134,8 @@ int run(const Arguments& arguments) {
                      {"accum", arguments.accum},
                      {"steps", arguments.steps},
                      {"tokens_per_second", tokens / rest[rest.size() / 2]},
-                     {"gflops", engine.programs().micro.cost().flops * static_cast<double>(arguments.accum) /
-                                    rest[rest.size() / 2] * 1e-9},
+                     {"gflops", model_flops(engine.programs().micro) *
+                                    static_cast<double>(arguments.accum) / rest[rest.size() / 2] * 1e-9},
                      {"peak_rss_bytes", usage.ru_maxrss * 1024L},
                      {"device_bytes", device->memory().peak},
                      {"planned_bytes", engine.programs().sizes.total()},

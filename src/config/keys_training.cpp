@@ -170,6 +170,9 @@ Section logging_keys() {
   s.add("log_file", &RunConfig::log_file, "File of JSON lines, one object per log.")
       .when_unset("`log.jsonl` in output_dir");
   s.add("plot", &RunConfig::plot, "File for a drawing of the loss curves (SVG).").when_unset("none");
+  s.add("ceilings_file", &RunConfig::ceilings_file,
+        "What the card was measured to do at best (docs/benchmarks.md); logs then say the share of it that is reached.")
+      .when_unset("none");
   s.add_choice("log_level", &RunConfig::log_level, {"debug", "info", "warning", "error"}, "What is written to stderr.")
       .word("passive", 1)
       .word("warn", 2)

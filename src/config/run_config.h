@@ -144,6 +144,7 @@ struct RunConfig {
   std::optional<std::string> run_name;
   std::optional<std::string> log_file;
   std::optional<std::string> plot;
+  std::optional<std::string> ceilings_file;
   Verbosity log_level = Verbosity::kInfo;
   bool disable_tqdm = false;
   bool include_num_input_tokens_seen = false;

@@ -197,6 +197,7 @@ void register_optimizer(Registry& registry) {
     std::vector<std::int64_t> sizes;
     for (std::size_t w = 0; w < op.weight_decays.size(); ++w) sizes.push_back(q.inputs[2 + w * group]->numel());
     const DType dtype = op.weight_decays.empty() ? DType::kF32 : q.inputs[2]->dtype;
+    check(op.master || dtype != DType::kF16, "the CPU device updates float16 weights with a master copy only");
     const RowKernels& k = row_kernels(dtype);
     const auto size = static_cast<std::int64_t>(size_of(dtype));
     const auto wide = static_cast<std::int64_t>(size_of(accumulation_dtype(dtype)));

@@ -48,7 +48,10 @@ std::string progress_text(const StepReport& report, std::optional<double> second
   text += fmt::format("  lr {:.3g}", report.learning_rate);
   if (!std::isnan(report.gradient_norm)) text += fmt::format("  norm {:.3g}", report.gradient_norm);
   if (report.tokens_per_second > 0) text += fmt::format("  {} tok/s", short_number(report.tokens_per_second));
+  if (report.flops_per_second > 0) text += fmt::format("  {:.3g} TFLOP/s", report.flops_per_second * 1e-12);
+  if (report.share_of_ceiling) text += fmt::format(" ({:.0f}% of the ceiling)", 100 * *report.share_of_ceiling);
   if (report.memory_bytes > 0) text += "  " + memory_text(report.memory_bytes);
+  if (!report.gpu.empty()) text += "  " + report.gpu;
   if (seconds_left) text += fmt::format("  {} left", duration_text(*seconds_left));
   return text;
 }

@@ -16,11 +16,15 @@ struct StepReport {
   double learning_rate = 0;
   double gradient_norm = std::numeric_limits<double>::quiet_NaN();
   double tokens_per_second = 0;
-  std::int64_t memory_bytes = 0;  // 0 = not shown
-  bool logged = false;            // a step whose log is due: elsewhere than on a terminal only these are printed
+  std::int64_t memory_bytes = 0;           // 0 = not shown
+  double flops_per_second = 0;             // of all ranks; 0 = not shown
+  std::optional<double> share_of_ceiling;  // of what the ranks' cards were measured to do
+  std::string gpu;                         // see gpu_text; "" = not shown
+  bool logged = false;  // a step whose log is due: elsewhere than on a terminal only these are printed
 };
 
-// "step 120/1000  12%  epoch 0.36  loss 2.3141  lr 4.8e-05  norm 0.91  12.3k tok/s  3.2 GiB  6m 12s left".
+// "step 120/1000  12%  epoch 0.36  loss 2.3141  lr 4.8e-05  norm 0.91  12.3k tok/s  3.2 GiB  6m 12s left"; with a GPU
+// "…  12.3k tok/s  412 TFLOP/s (56% of the ceiling)  3.2 GiB  gpu 98%  690 W  64C  6m 12s left".
 std::string progress_text(const StepReport& report, std::optional<double> seconds_left);
 // "45s", "6m 12s", "3h 05m", "2d 4h".
 std::string duration_text(double seconds);

@@ -123,9 +123,9 @@ void EventWriter::scalar(const std::string& tag, std::int64_t step, double value
 }
 
 std::string tensorboard_tag(const std::string& name) {
-  for (const char* phase : {"eval", "test"}) {
-    const std::string prefix = std::string(phase) + "_";
-    if (name.rfind(prefix, 0) == 0) return std::string(phase) + "/" + name.substr(prefix.size());
+  for (const char* group : {"eval", "test", "gpu"}) {
+    const std::string prefix = std::string(group) + "_";
+    if (name.rfind(prefix, 0) == 0) return std::string(group) + "/" + name.substr(prefix.size());
   }
   return "train/" + name;
 }

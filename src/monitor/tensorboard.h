@@ -25,7 +25,7 @@ class EventWriter {
   // `wall_time` in seconds since 1970.
   void scalar(const std::string& tag, std::int64_t step, double value, double wall_time);
   // Every number of a log under Hugging Face's tags: `eval_x` is `eval/x`, `test_x` is `test/x`, anything else
-  // `train/x`; `step` itself is left out.
+  // `train/x`; beside them `gpu_x` is `gpu/x`. `step` itself is left out.
   void record(const LogRecord& record, std::int64_t step, double wall_time);
   const std::filesystem::path& path() const { return path_; }
 

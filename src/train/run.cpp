@@ -12,7 +12,9 @@
 #include "base/parallel.h"
 #include "config/resolve.h"
 #include "monitor/svg_plot.h"
+#include "plan/ceilings.h"
 #include "plan/memory_report.h"
+#include "plan/model_flops.h"
 #include "train/keep_alive.h"
 #include "train/run_checkpoint.h"
 #include "train/run_data.h"
@@ -112,7 +114,8 @@ TrainerOptions trainer_options(const RunConfig& config, const Counts& counts, co
 }
 
 RunObserver::Settings observer_settings(const RunConfig& config, const Counts& counts, const TrainerOptions& options,
-                                        const Engine& engine) {
+                                        const Engine& engine, const std::optional<Ceilings>& ceilings,
+                                        const std::string& gpu) {
   RunObserver::Settings settings;
   settings.max_steps = counts.total;
   settings.steps_per_epoch = counts.per_epoch;
@@ -125,7 +128,11 @@ RunObserver::Settings observer_settings(const RunConfig& config, const Counts& c
   settings.save_every = options.save_every;
   settings.memory_bytes = engine.programs().sizes.total();
   settings.ranks = engine.shape().zero.world;
-  settings.flops_per_token = engine.programs().micro.cost().flops / static_cast<double>(engine.shape().tokens());
+  const double flops = model_flops(engine.programs().micro);
+  settings.flops_per_token = flops / static_cast<double>(engine.shape().tokens());
+  settings.flops_per_step = flops * static_cast<double>(engine.shape().accumulation * engine.shape().zero.world);
+  if (ceilings) settings.ceiling = {ceilings->card, ceilings->matrix_product * 1e12};
+  if (!gpu.empty()) settings.gpu = GpuStatistics::Options{.device = gpu};
   return settings;
 }
 
@@ -260,7 +267,8 @@ void report_plan(const ModelSource& source, const TrainShape& shape, const RunCo
 
 }  // namespace
 
-int run_training(const RunConfig& settings, Device& device, const std::string& version, Communicator& communicator) {
+int run_training(const RunConfig& settings, Device& device, const std::string& version, Communicator& communicator,
+                 const std::string& gpu) {
   const auto begin = std::chrono::steady_clock::now();
   const int rank = communicator.rank();
   const bool first = rank == 0;
@@ -268,6 +276,8 @@ int run_training(const RunConfig& settings, Device& device, const std::string& v
   apply_process_settings(config, rank, communicator.size());
   std::optional<KeepAlive> keep_alive(std::in_place, communicator);  // setting up may take longer than the timeout
   require_training_inputs(config);
+  std::optional<Ceilings> ceilings;  // read by every rank, so that an error ends them all alike
+  if (config.ceilings_file) ceilings = read_ceilings(*config.ceilings_file);
   const ModelSource source = open_model(config);
   if (first) warn_of_precision(config, source);
   CheckpointStore store(config.output_dir);
@@ -302,7 +312,7 @@ int run_training(const RunConfig& settings, Device& device, const std::string& v
   if (checkpoint) resumed_step = read_training_state(*checkpoint).step;
   TrainingObserver silent;
   std::optional<RunObserver> speaking;
-  if (first) speaking.emplace(config, observer_settings(config, counts, options, engine), resumed_step);
+  if (first) speaking.emplace(config, observer_settings(config, counts, options, engine, ceilings, gpu), resumed_step);
   TrainingObserver& observer = first ? static_cast<TrainingObserver&>(*speaking) : silent;
   Trainer::MakeLoader evaluation;
   if (data.has_validation()) evaluation = [&](const Cursor& start) { return data.validation_loader(start); };

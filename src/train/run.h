@@ -1,6 +1,8 @@
 // A whole training run, from its settings to the saved model.
 #pragma once
 
+#include <string>
+
 #include "comm/communicator.h"
 #include "config/run_config.h"
 #include "runtime/device.h"
@@ -8,8 +10,10 @@
 namespace convoy {
 
 // Returns the exit status: 0, or 128 + signal after a clean save. `version` goes into checkpoints. `communicator` joins
-// the ranks of the run, which all call with the same settings.
-int run_training(const RunConfig& settings, Device& device, const std::string& version, Communicator& communicator);
+// the ranks of the run, which all call with the same settings. `gpu`: where the device is a GPU, its PCI bus id; the
+// first rank's logs then say how that card does.
+int run_training(const RunConfig& settings, Device& device, const std::string& version, Communicator& communicator,
+                 const std::string& gpu = {});
 
 // What `convoy plan` prints: the memory of every rank by kind and what other settings would take. Reads no weight and
 // no data.

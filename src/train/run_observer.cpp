@@ -44,6 +44,11 @@ RunObserver::RunObserver(const RunConfig& config, const Settings& settings, std:
   options.first_step = resumed_step.value_or(0);
   progress_ = std::make_unique<Progress>(options);
   if (config.reports_to_tensorboard()) events_ = std::make_unique<EventWriter>(tensorboard_folder(config));
+  if (settings.gpu) gpu_ = GpuStatistics::start(*settings.gpu);
+  if (gpu_ && settings.ceiling && settings.ceiling->card != gpu_->card()) {
+    log_warning("{} was measured on '{}', this card is '{}': shares of the ceiling mean little", *config.ceilings_file,
+                settings.ceiling->card, gpu_->card());
+  }
   state_.max_steps = settings.max_steps;
   state_.num_train_epochs = static_cast<std::int64_t>(std::ceil(config.num_train_epochs));
   state_.logging_steps = static_cast<double>(settings.log_every);
@@ -98,12 +103,18 @@ void RunObserver::on_step(const StepResult& result) {
   report.logged = due;
   report.loss = due ? loss_sum_ / static_cast<double>(steps_since_log_) : result.loss;
   report.tokens_per_second = static_cast<double>(tokens_since_log_) / log_seconds_;
+  const double flops_per_second =
+      log_seconds_ > 0 ? settings_.flops_per_step * static_cast<double>(steps_since_log_) / log_seconds_ : 0;
+  add_speed(report, flops_per_second);
   progress_->update(report, seconds());
   print_details(result, due);
   if (!due) return;
   LogRecord record = {
       {"loss", report.loss},   {"grad_norm", result.gradient_norm}, {"learning_rate", result.learning_rate},
       {"epoch", result.epoch}, {"accuracy", result.accuracy},       {"tokens_per_second", report.tokens_per_second}};
+  if (flops_per_second > 0) record.emplace_back("flops_per_second", flops_per_second);
+  if (report.share_of_ceiling) record.emplace_back("share_of_ceiling", *report.share_of_ceiling);
+  if (gpu_) add_to(record, gpu_->take());
   if (result.loss_scale) {
     record.emplace_back("loss_scale", *result.loss_scale);
     record.emplace_back("skipped_steps", result.skipped_steps);
@@ -118,6 +129,15 @@ void RunObserver::on_step(const StepResult& result) {
   log(record, result.step);
   loss_sum_ = log_seconds_ = 0;
   steps_since_log_ = tokens_since_log_ = 0;
+}
+
+// On the progress line only where it says something: beside a card's other figures, or its ceiling.
+void RunObserver::add_speed(StepReport& report, double flops_per_second) const {
+  if (gpu_ || settings_.ceiling) report.flops_per_second = flops_per_second;
+  if (settings_.ceiling)
+    report.share_of_ceiling = flops_per_second / settings_.ranks / settings_.ceiling->flops_per_second;
+  if (!gpu_) return;
+  if (const std::optional<GpuSample> look = gpu_->latest()) report.gpu = gpu_text(*look);
 }
 
 void RunObserver::print_details(const StepResult& result, bool due) {

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "config/run_config.h"
+#include "monitor/gpu_statistics.h"
 #include "monitor/jsonl_log.h"
 #include "monitor/progress.h"
 #include "monitor/tensorboard.h"
@@ -23,7 +24,15 @@ class RunObserver final : public TrainingObserver {
     bool log_each_epoch = false, log_nothing = false, log_first = false;
     std::size_t memory_bytes = 0;
     double flops_per_token = 0;
+    double flops_per_step = 0;  // of all ranks, without recomputation
     int ranks = 1;
+    // What one rank's card was measured to do at best, and the name of the measured card.
+    struct Ceiling {
+      std::string card;
+      double flops_per_second = 0;
+    };
+    std::optional<Ceiling> ceiling;
+    std::optional<GpuStatistics::Options> gpu;  // the card to watch
   };
   RunObserver(const RunConfig& config, const Settings& settings, std::optional<std::int64_t> resumed_step);
 
@@ -40,6 +49,7 @@ class RunObserver final : public TrainingObserver {
 
  private:
   void log(const LogRecord& record, std::int64_t step);
+  void add_speed(StepReport& report, double flops_per_second) const;
   void print_details(const StepResult& result, bool due);
   double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count(); }
 
@@ -48,6 +58,7 @@ class RunObserver final : public TrainingObserver {
   std::unique_ptr<Progress> progress_;
   std::unique_ptr<JsonlLog> jsonl_;
   std::unique_ptr<EventWriter> events_;
+  std::unique_ptr<GpuStatistics> gpu_;
   TrainerState state_;
   std::optional<StepResult> last_;
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();

@@ -170,6 +170,26 @@ TEST_F(Cli, ARunThatDoesNotFitIsRefusedWithSettingsThatDo) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run/log.jsonl")) << "refused before anything is written";
 }
 
+TEST_F(Cli, LogsSayHowMuchOfTheCeilingIsReached) {
+  const std::string ceilings = folder_ / "ceilings.json";
+  const std::string least = R"({"version": 1, "card": "x", "date": "2026-01-31", "dtype": "f32", )";
+  std::ofstream(ceilings) << least << R"("matrix_product_tflops": 2})";
+  const Result run = run_convoy(words(folder_ / "run", {"--max_steps", "2", "--ceilings_file", ceilings}));
+  ASSERT_EQ(run.status, 0) << run.output;
+  EXPECT_THAT(run.output, HasSubstr("% of the ceiling)"));
+  const Json entry = read_json(folder_ / "run/trainer_state.json")["log_history"][0];
+  ASSERT_TRUE(entry.contains("flops_per_second")) << entry.dump();
+  EXPECT_GT(entry["flops_per_second"].get<double>(), 0);
+  EXPECT_DOUBLE_EQ(entry["share_of_ceiling"].get<double>(), entry["flops_per_second"].get<double>() / 2e12);
+  for (const auto& [name, value] : entry.items()) EXPECT_NE(name.rfind("gpu_", 0), 0u) << name << " without a GPU";
+
+  std::ofstream(ceilings) << least << R"("matrix_product_tflops": -1})";
+  const Result refused = run_convoy(words(folder_ / "bad", {"--ceilings_file", ceilings}));
+  EXPECT_EQ(refused.status, 2) << refused.output;
+  EXPECT_THAT(refused.output, HasSubstr("`matrix_product_tflops` must be a number above 0, it is -1"));
+  EXPECT_THAT(refused.output, HasSubstr(ceilings));
+}
+
 TEST_F(Cli, BadFilesAreNamed) {
   const auto expect = [&](const std::vector<std::string>& more, int status, const std::string& text) {
     const Result result = run_convoy(words(folder_ / "bad", more));

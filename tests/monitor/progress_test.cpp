@@ -40,6 +40,15 @@ TEST(Progress, Text) {
   EXPECT_EQ(progress_text(report(120), 372.0),
             "step 120/1000  12%  epoch 0.36  loss 2.3141  lr 4.8e-05  norm 0.912  12.3k tok/s  3.2 GiB  6m 12s left");
   EXPECT_EQ(progress_text(StepReport{}, std::nullopt), "step 0/0  epoch 0.00  loss nan  lr 0");
+  StepReport with_gpu = report(120);
+  with_gpu.flops_per_second = 412.34e12;
+  with_gpu.gpu = "gpu 98%  690 W";
+  EXPECT_EQ(progress_text(with_gpu, std::nullopt),
+            "step 120/1000  12%  epoch 0.36  loss 2.3141  lr 4.8e-05  norm 0.912  12.3k tok/s  412 TFLOP/s  3.2 GiB  "
+            "gpu 98%  690 W");
+  with_gpu.share_of_ceiling = 0.561;
+  EXPECT_NE(progress_text(with_gpu, std::nullopt).find("  412 TFLOP/s (56% of the ceiling)  3.2 GiB"),
+            std::string::npos);
 }
 
 TEST(Progress, Durations) {

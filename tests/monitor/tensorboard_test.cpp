@@ -168,5 +168,13 @@ TEST(TensorBoard, Errors) {
   EXPECT_NE(other.find("cannot open the event file: "), std::string::npos) << other;
 }
 
+TEST(TensorBoard, TagsOfLogs) {
+  EXPECT_EQ(tensorboard_tag("loss"), "train/loss");
+  EXPECT_EQ(tensorboard_tag("flops_per_second"), "train/flops_per_second");
+  EXPECT_EQ(tensorboard_tag("eval_loss"), "eval/loss");
+  EXPECT_EQ(tensorboard_tag("test_loss"), "test/loss");
+  EXPECT_EQ(tensorboard_tag("gpu_power_watts_max"), "gpu/power_watts_max");
+}
+
 }  // namespace
 }  // namespace convoy

@@ -67,8 +67,6 @@ std::string OptimizerStep::attributes() const {
 std::vector<TensorSpec> OptimizerStep::infer(Specs in) const {
   const auto group = static_cast<std::size_t>(inputs_per_weight());
   check(in.size() == 2 + group * weight_decays.size(), "optimizer_step: inputs do not match the number of weights");
-  check(master || weight_decays.empty() || in[2]->dtype != DType::kF16,
-        "optimizer_step: float16 weights need a master copy");
   std::vector<TensorSpec> out;
   for (std::size_t w = 0; w < weight_decays.size(); ++w) {
     const Specs part = in.subspan(2 + w * group, group);
