@@ -6,6 +6,7 @@
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 
+#include <csignal>
 #include <cstring>
 #include <numeric>
 #include <stdexcept>
@@ -271,7 +272,17 @@ class GlooCommunicator final : public QueuedCommunicator {
   std::vector<const std::byte*> operands_;
 };
 
+// Gloo writes to its sockets without MSG_NOSIGNAL: a peer that dies at the wrong moment would take this process with
+// it, without a word. Whoever has a handler of their own keeps it.
+void survive_broken_connections() {
+  struct sigaction action {};
+  if (::sigaction(SIGPIPE, nullptr, &action) == 0 && (action.sa_flags & SA_SIGINFO) == 0 &&
+      action.sa_handler == SIG_DFL)
+    std::signal(SIGPIPE, SIG_IGN);
+}
+
 void GlooCommunicator::open() {
+  survive_broken_connections();
   client_ = std::make_unique<RendezvousClient>(options_.master_address, options_.master_port, options_.token);
   client_->wait_for_server(options_.timeout_seconds);
   monitor_ = std::make_unique<PeerMonitor>(options_, prefix_);

@@ -9,6 +9,8 @@
 namespace convoy {
 namespace {
 
+constexpr std::string_view kLeft = "left ";  // then why
+
 Error peer_lost(const std::string& what) {
   return {Status::kPeerLost, what};
 }
@@ -64,8 +66,14 @@ void PeerMonitor::abort(const std::string& reason) {
 }
 
 void PeerMonitor::end() {
+  std::string cause;
+  {
+    const std::lock_guard guard(lock_);
+    if (error_) cause = error_->message();
+  }
   try {
-    client_.set(key(options_.rank), "left");
+    // With the reason: whoever sees this before the cause itself is to name the cause, not the one that fled from it.
+    client_.set(key(options_.rank), std::string(kLeft) + cause.substr(0, 2000));
   } catch (const Error&) {  // leaving a broken group
   }
   break_group(peer_lost("this rank has left the group"));
@@ -133,8 +141,9 @@ void PeerMonitor::read(int rank) {
   Peer& peer = peers_[static_cast<std::size_t>(rank)];
   const std::optional<std::string> text = client_.get(key(rank));
   if (!text || peer.left) return;
-  if (*text == "left") {
+  if (text->starts_with(kLeft)) {
     peer.left = true;
+    peer.cause = text->substr(kLeft.size());
     return;
   }
   std::istringstream fields(*text);
@@ -156,7 +165,8 @@ std::optional<Error> PeerMonitor::look_around() {
     const Peer& peer = peers_[static_cast<std::size_t>(r)];
     if (r == options_.rank) continue;
     if (peer.left) {
-      if (connection_lost_ && !left) left = peer_lost(fmt::format("rank {} has left", r));
+      if (connection_lost_ && !left)
+        left = peer_lost(peer.cause.empty() ? fmt::format("rank {} has left", r) : peer.cause);
       continue;
     }
     if (const double silent = seconds_since(peer.heard); silent > patience()) {

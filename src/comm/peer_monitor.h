@@ -59,6 +59,7 @@ class PeerMonitor {
     std::uint64_t beats = 0, events = 0, mark = 0;
     bool waits = false, left = false;
     std::string operation;
+    std::string cause;  // why it left; empty: for no fault of the group
     Clock::time_point heard = Clock::now(), moved = Clock::now();
   };
 

@@ -261,7 +261,11 @@ void ShmSegment::sleep_until(const std::function<bool()>& ready, const char* wha
       next_look = Clock::now() + kLookAround;
       if (ready()) break;
       // A peer may do what is awaited and leave in the moment between the two looks.
-      if (const std::optional<Error> lost = lost_peer(what, only_peer); lost && !ready()) throw *lost;
+      if (const std::optional<Error> lost = lost_peer(what, only_peer); lost && !ready()) {
+        // The others learn the reason, before they see no more than that this rank has left for it.
+        publish(lost->message());
+        throw *lost;
+      }
     }
   } catch (...) {
     header_->waiters.fetch_sub(1, std::memory_order_seq_cst);
@@ -281,9 +285,10 @@ std::optional<Error> ShmSegment::lost_peer(const char* what, int only_peer) cons
     const bool came = only_peer < 0 && peer.arrived.load(std::memory_order_acquire) >= meetings_;
     if (came) continue;
     const std::uint32_t state = peer.state.load(std::memory_order_acquire);
+    const bool gone = state == kLeft || (state == kHere && !holds_lock(r));
+    if (gone && header_->aborted.load(std::memory_order_acquire) == 2) return peer_lost(header_->reason);
     if (state == kLeft) return peer_lost(fmt::format("rank {} has left while rank {} waits in {}", r, rank(), what));
-    if (state == kHere && !holds_lock(r)) {
-      if (header_->aborted.load(std::memory_order_acquire) == 2) return peer_lost(header_->reason);
+    if (gone) {
       return peer_lost(fmt::format("rank {} died (seen by rank {} in {})", r, rank(), what))
           .mend("its own error, if it gave one, says why; resume with --resume_from_checkpoint latest");
     }
@@ -317,9 +322,12 @@ void ShmSegment::progress() {
 }
 
 void ShmSegment::abort(const std::string& reason) {
+  publish(fmt::format("rank {} failed: {}", rank(), reason));
+}
+
+void ShmSegment::publish(const std::string& text) {
   std::uint32_t none = 0;
   if (!header_->aborted.compare_exchange_strong(none, 1)) return;  // the first reason stays
-  const std::string text = fmt::format("rank {} failed: {}", rank(), reason);
   const std::size_t length = std::min(text.size(), sizeof(header_->reason) - 1);
   std::memcpy(header_->reason, text.data(), length);
   header_->reason[length] = 0;

@@ -68,6 +68,7 @@ class ShmSegment {
   struct Control;
   struct Header;
   void create();
+  void publish(const std::string& text);
   void join();
   void wait_for_all_to_join();
   bool all_arrived() const;

@@ -41,6 +41,8 @@ class Reader {
   ConfigNode read() {
     if (!is_clean_utf8(text_)) throw usage_error("the DeepSpeed configuration is not UTF-8 text").at(name_);
     skip();
+    // To hjson this is an object without keys; it is a file that a full disk or a wrong redirection has emptied.
+    if (at_ == text_.size()) throw wrong("it is empty");
     // A file without outer braces is hjson's root object.
     const bool braces = peek() == '{';
     ConfigNode root = braces ? value(0) : members(0, false);

@@ -38,6 +38,17 @@ bool notes_contain(const RunConfig& config, const std::string& text) {
                      [&](const std::string& note) { return note.find(text) != std::string::npos; });
 }
 
+TEST(DeepSpeedFiles, AnEmptyOneIsRefused) {
+  for (const char* text : {"", " \n", "// nothing\n"}) {
+    try {
+      parse_deepspeed_json(text, "ds.json");
+      ADD_FAILURE() << "no error for '" << text << "'";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("it is empty"), std::string::npos) << error.what();
+    }
+  }
+}
+
 TEST(DeepSpeedFiles, GlmAsrZero2) {
   RunConfig config = parse_run_config({"--deepspeed", example("glm_asr_zero2.json")});
   EXPECT_EQ(config.zero_stage, 2);
