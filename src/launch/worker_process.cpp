@@ -203,8 +203,8 @@ void WorkerProcess::say(const std::string& line) {
   if (line.starts_with("convoy: ")) {
     last_words_ = line.substr(8);
     lines_of_message_ = 1;
-  } else if (lines_of_message_ > 0 && lines_of_message_ < kMostLinesOfMessage && line.starts_with(" ")) {
-    last_words_ += "\n" + line;
+  } else if (lines_of_message_ > 0 && line.starts_with(" ")) {
+    if (lines_of_message_ < kMostLinesOfMessage) last_words_ += "\n" + line;
     ++lines_of_message_;
   } else if (line.find_first_not_of(" \t\r") != std::string::npos) {
     last_words_ = line;
