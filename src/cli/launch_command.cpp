@@ -247,7 +247,7 @@ int launch_command(const Words& words) {
   std::optional<std::vector<Host>> hosts = read_hostfile(launch.hostfile.empty() ? kUsual : launch.hostfile);
   if (!hosts) {
     if (!launch.hostfile.empty()) {
-      log_warning("Unable to find hostfile, will proceed with training with local resources only.");
+      log_warning("Unable to find hostfile {}, will proceed with training with local resources only.", launch.hostfile);
     }
     const bool chosen = !launch.choice.include.empty() || !launch.choice.exclude.empty();
     if (chosen) {

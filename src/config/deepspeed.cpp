@@ -154,6 +154,7 @@ class Translator {
 
   void use(const DeepSpeedKey& key, const std::string& path, const ConfigNode& value) {
     if (is_auto(value)) {
+      if (path == "gradient_clipping") clips_ = true;
       if (path == "train_micro_batch_size_per_gpu" || path == "gradient_accumulation_steps")
         made_.filled.emplace_back(key.target);
       return;

@@ -84,7 +84,7 @@ Section data_keys() {
                "Order of the training samples: shuffled anew each epoch, or as they lie in the files.")
       .refuse("group_by_length", "use packing: pack; rows are full then, whatever the lengths");
   s.add("dataloader_drop_last", &RunConfig::dataloader_drop_last, "Leave out the last micro-batch if it is not full.");
-  s.add("cache_dir", &RunConfig::cache_dir, "Folder for tokenized data.").when_unset("`.cache` in output_dir");
+  s.add("cache_dir", &RunConfig::cache_dir, "Folder for tokenized data.").when_unset("`cache` in output_dir");
   return s;
 }
 

@@ -105,8 +105,8 @@ output_dir: out
 - The run file is the argument that belongs to no flag. Paths are relative to the folder that the command runs in.
 - Unknown keys, keys given twice and values out of range are errors that name the line. Keys that are accepted but have
   no effect are listed once, with the reason. YAML's merge key `<<` is refused; aliases work.
-- The names and meanings are those of Hugging Face's `TrainingArguments` where those have the key; DeepSpeed's
-  JSON is read as it is, see docs/deepspeed.md.
+- The names and meanings are those of Hugging Face's `TrainingArguments` where those have the key. DeepSpeed's JSON is
+  read too (`deepspeed`, see docs/deepspeed.md) and counts more than the run file and the flags.
 
 This page is made from the program's own table of keys; a test compares the two.
 )";

@@ -34,7 +34,7 @@ std::string batch_remedy(std::int64_t batch, std::int64_t micro, std::int64_t ac
     text = fmt::format("on {} ranks micro-batch × accumulation may be {}", ranks, factor_pairs(batch / ranks));
   if (micro > 0 && accumulation > 0 && batch % (micro * accumulation) == 0)
     text += fmt::format("{}these values fit {} ranks", text.empty() ? "" : "; ", batch / (micro * accumulation));
-  text += fmt::format("{}or set train_batch_size to {}", text.empty() ? "" : "; ",
+  text += fmt::format("{}set train_batch_size to {}", text.empty() ? "" : "; or ",
                       std::max<std::int64_t>(1, micro) * std::max<std::int64_t>(1, accumulation) * ranks);
   return text;
 }

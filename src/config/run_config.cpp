@@ -166,8 +166,34 @@ std::string strict_mismatch(const Given& given) {
                      given.key->name, value_text(*given.key, standard));
 }
 
+// The schedule's own rate and warm-up count more than the run's, under other names.
+std::vector<std::pair<const Given*, std::string>> schedule_mismatches(const std::vector<Given>& all,
+                                                                      const std::vector<Given>& read) {
+  static const std::vector<std::pair<std::string, std::string>> pairs = {
+      {"warmup_num_steps", "warmup_steps"}, {"warmup_num_steps", "warmup_ratio"}, {"warmup_max_lr", "learning_rate"}};
+  std::vector<std::pair<const Given*, std::string>> found;
+  for (const Given& given : read) {
+    if (given.key->name != "lr_scheduler_kwargs") continue;
+    for (const ConfigEntry& entry : given.node.entries) {
+      const std::optional<double> value = parse_real(entry.value.text);
+      if (!value || *value < 0) continue;  // -1: the run's own, for "auto"
+      for (const auto& [parameter, key] : pairs) {
+        if (entry.key != parameter) continue;
+        for (const Given& beside : all) {
+          if (beside.key->name != key) continue;
+          const std::optional<double> other = parse_real(beside.node.text);
+          if (!other || *other == *value || (*other == 0 && key != "learning_rate")) continue;
+          found.emplace_back(&beside, fmt::format("ds scheduler.params.{}={} vs hf {}={}", parameter, entry.value.text,
+                                                  beside.written, beside.node.text));
+        }
+      }
+    }
+  }
+  return found;
+}
+
 // A value in the DeepSpeed configuration counts more than one beside it. `dtype` gives way to fp16 and bf16.
-void merge_deepspeed(std::vector<Given>& all, std::vector<std::string>& notes) {
+void merge_deepspeed(std::vector<Given>& all, RunConfig& config) {
   const auto file =
       std::find_if(all.begin(), all.end(), [](const Given& each) { return each.key->name == "deepspeed"; });
   if (file == all.end() || is_off(file->node)) return;
@@ -187,6 +213,11 @@ void merge_deepspeed(std::vector<Given>& all, std::vector<std::string>& notes) {
     all.push_back(
         {key, name, ConfigNode::scalar(value_text(*key, key->get(defaults)), false, 0), "default, for \"auto\""});
   }
+  for (const auto& [beside, what] : schedule_mismatches(all, read.given)) {
+    if (strict) mismatches += fmt::format("\n- {}", what);
+    config.warnings.push_back(
+        fmt::format("`scheduler.params` counts, not `{}` ({}): {}", beside->written, beside->where, what));
+  }
   for (Given& given : read.given) {
     if (strict && !explicit_key(given.key->name)) mismatches += strict_mismatch(given);
     const bool precision = (given.key->name == "fp16" || given.key->name == "bf16") && !is_off(given.node);
@@ -196,16 +227,17 @@ void merge_deepspeed(std::vector<Given>& all, std::vector<std::string>& notes) {
         ++beside;
         continue;
       }
-      if (same_key && convert_value(*beside) != convert_value(given)) {
+      const bool no_value = std::holds_alternative<std::monostate>(convert_value(*beside));
+      if (same_key && !no_value && convert_value(*beside) != convert_value(given)) {
         const std::string what =
             fmt::format("ds {}={} vs hf {}={}", given.written, value_text(*given.key, convert_value(given)),
                         beside->written, value_text(*beside->key, convert_value(*beside)));
         if (strict) mismatches += fmt::format("\n- {}", what);
-        notes.push_back(fmt::format("warning: `{}` ({}) counts, not `{}` ({}): {}", given.written, given.where,
-                                    beside->written, beside->where, what));
-      } else if (!same_key) {
-        notes.push_back(fmt::format("warning: `{}` ({}) counts, not `{}` ({})", given.written, given.where,
-                                    beside->written, beside->where));
+        config.warnings.push_back(fmt::format("`{}` ({}) counts, not `{}` ({}): {}", given.written, given.where,
+                                              beside->written, beside->where, what));
+      } else if (!same_key && !no_value) {
+        config.warnings.push_back(
+            fmt::format("`{}` ({}) counts, not `{}` ({})", given.written, given.where, beside->written, beside->where));
       }
       beside = all.erase(beside);
     }
@@ -217,14 +249,14 @@ void merge_deepspeed(std::vector<Given>& all, std::vector<std::string>& notes) {
         .mend("The easiest method is to set these DeepSpeed config values to 'auto'.");
   }
   std::move(read.given.begin(), read.given.end(), std::back_inserter(all));
-  std::move(read.notes.begin(), read.notes.end(), std::back_inserter(notes));
+  std::move(read.notes.begin(), read.notes.end(), std::back_inserter(config.notes));
 }
 
 RunConfig build(std::vector<Given> file, std::vector<Given> flags) {
   RunConfig config;
   EffectNotes effects;
   std::vector<Given> all = merge(std::move(file), std::move(flags), config.notes);
-  merge_deepspeed(all, config.notes);
+  merge_deepspeed(all, config);
   for (const Given& given : all) {
     if (given.key->effect == Key::Effect::kRefused) {
       refuse(given);

@@ -157,6 +157,8 @@ struct RunConfig {
   std::map<std::string, std::string> sources;
   // What the reader should know: accepted keys without effect and why, old names, overridden flags.
   std::vector<std::string> notes;
+  // What the reader asked for and does not get: settings that a DeepSpeed configuration overrules.
+  std::vector<std::string> warnings;
 
   bool reports_to_tensorboard() const { return !report_to.empty(); }
   // "default" or the source.

@@ -178,14 +178,18 @@ void require_fit(const Model& model, const TrainShape& shape, const WorkspaceSiz
   if (report.total <= limit) return;
   std::vector<Alternative> fitting = alternatives(model, shape, workspaces, beside);
   std::erase_if(fitting, [&](const Alternative& each) { return each.total > limit; });
-  Error error(Status::kDoesNotFit,
-              fmt::format("the run takes {} ({} bytes) and {} ({} bytes) are available\n{}", human_bytes(report.total),
-                          report.total, human_bytes(limit), limit, print(report)));
+  Error error(Status::kDoesNotFit, fmt::format("the run takes {} ({} bytes) and {} ({} bytes) are available",
+                                               human_bytes(report.total), report.total, human_bytes(limit), limit));
+  // What to do comes before the account: a supervisor repeats the beginning.
+  std::string account = print(report);
+  while (account.ends_with('\n')) account.pop_back();
   if (fitting.empty()) {
     throw error.mend(
-        "no setting makes it fit: take a smaller model, a shorter --seq_length, or a machine with more memory");
+        "no setting makes it fit: take a smaller model, a shorter --seq_length, or a machine with more memory; "
+        "now it takes\n" +
+        account);
   }
-  throw error.mend("these settings fit:\n" + print(fitting, report.total));
+  throw error.mend("these settings fit:\n" + print(fitting, report.total) + "  now it takes\n" + account);
 }
 
 }  // namespace convoy

@@ -46,6 +46,7 @@ void apply_process_settings(const RunConfig& config, int rank, int ranks) {
       set_log_level(LogLevel::kError);
       break;
   }
+  for (const std::string& warning : config.warnings) log_warning("{}", warning);
   for (const std::string& note : config.notes) log_info("{}", note);
 }
 

@@ -77,7 +77,9 @@ void Trainer::resume(const std::filesystem::path& checkpoint) {
     throw usage_error(fmt::format("the checkpoint was trained with {} rows per step, this run has {}",
                                   state_.global_batch_size, options_.rows_per_step))
         .at(checkpoint.string())
-        .mend("keep per_device_train_batch_size × gradient_accumulation_steps");
+        .mend(fmt::format("per_device_train_batch_size × gradient_accumulation_steps × ranks has to stay; "
+                          "train_batch_size: {} instead of gradient_accumulation_steps keeps it",
+                          state_.global_batch_size));
   }
   if (state_.data_seed != options_.data_seed) {
     throw usage_error(

@@ -49,6 +49,11 @@ TEST(DeepSpeedFiles, AnEmptyOneIsRefused) {
   }
 }
 
+bool warnings_contain(const RunConfig& config, const std::string& text) {
+  return std::any_of(config.warnings.begin(), config.warnings.end(),
+                     [&](const std::string& warning) { return warning.find(text) != std::string::npos; });
+}
+
 TEST(DeepSpeedFiles, GlmAsrZero2) {
   RunConfig config = parse_run_config({"--deepspeed", example("glm_asr_zero2.json")});
   EXPECT_EQ(config.zero_stage, 2);
@@ -199,16 +204,32 @@ TEST(DeepSpeedMerge, TheConfigurationCountsMoreAndSaysSo) {
            "\"learning_rate\": 1e-3, \"max_grad_norm\": 0.5");
   EXPECT_DOUBLE_EQ(config.learning_rate, 2e-5);
   EXPECT_DOUBLE_EQ(config.max_grad_norm, 0.5);
-  EXPECT_TRUE(notes_contain(config, "warning: `optimizer.params.lr`"));
+  EXPECT_TRUE(warnings_contain(config, "`optimizer.params.lr`"));
+  EXPECT_FALSE(notes_contain(config, "has no gradient_clipping"));
   // A default is no contradiction, and the same value neither.
-  EXPECT_FALSE(notes_contain(with(R"({"optimizer": {"type": "AdamW", "params": {"weight_decay": 0.01}}})"), "warning"));
-  EXPECT_FALSE(notes_contain(with(R"({"gradient_clipping": 0.5})", "\"max_grad_norm\": 0.5"), "warning"));
+  EXPECT_TRUE(with(R"({"optimizer": {"type": "AdamW", "params": {"weight_decay": 0.01}}})").warnings.empty());
+  EXPECT_TRUE(with(R"({"gradient_clipping": 0.5})", "\"max_grad_norm\": 0.5").warnings.empty());
+  EXPECT_TRUE(with(R"({"train_batch_size": 8})", "\"train_batch_size\": null").warnings.empty());
   const std::string strict = error_of(R"({"gradient_clipping": 2})", "\"max_grad_norm\": 0.5, \"strict_ds\": true");
   EXPECT_NE(
       strict.find("Please correct the following DeepSpeed config values that mismatch TrainingArguments values:\n- ds "
                   "gradient_clipping=2"),
       std::string::npos)
       << strict;
+}
+
+TEST(DeepSpeedMerge, TheSchedulesParametersCountMoreAndSaySo) {
+  const std::string schedule =
+      R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-4, "warmup_num_steps": 1000}}})";
+  const RunConfig config = with(schedule, "\"learning_rate\": 1e-3, \"warmup_steps\": 10");
+  EXPECT_TRUE(warnings_contain(config, "ds scheduler.params.warmup_num_steps=1000 vs hf warmup_steps=10"));
+  EXPECT_TRUE(warnings_contain(config, "ds scheduler.params.warmup_max_lr=1e-4 vs hf learning_rate=1e-3"));
+  EXPECT_TRUE(with(schedule, "\"learning_rate\": 1e-4, \"warmup_steps\": 1000").warnings.empty());
+  EXPECT_TRUE(with(schedule, "\"warmup_steps\": 0").warnings.empty());
+  const std::string by_itself = R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": "auto"}}})";
+  EXPECT_TRUE(with(by_itself, "\"warmup_steps\": 10").warnings.empty());
+  EXPECT_NE(error_of(schedule, "\"warmup_steps\": 10, \"strict_ds\": true").find("vs hf warmup_steps=10"),
+            std::string::npos);
 }
 
 TEST(DeepSpeedMerge, WhatTheUserSaysOfBiasesCounts) {
@@ -254,7 +275,7 @@ TEST(DeepSpeedKeys, ContradictionsAndSlipsInSections) {
 TEST(DeepSpeedMerge, PrecisionWinsOverDtype) {
   const RunConfig config = with(R"({"fp16": {"enabled": true}, "bf16": {"enabled": false}})", "\"dtype\": \"bf16\"");
   EXPECT_EQ(config.dtype, DType::kF16);
-  EXPECT_TRUE(notes_contain(config, "warning"));
+  EXPECT_FALSE(config.warnings.empty());
   EXPECT_NE(error_of(R"({"fp16": {"enabled": true}, "bf16": {"enabled": true}})")
                 .find("bfloat16 and fp16 modes cannot be simultaneously enabled"),
             std::string::npos);
