@@ -67,8 +67,9 @@ void fill_weights(ParameterStore& store) {
     if (parameters[p].init_std == 0) ones.assign(block.size(), parameters[p].init_value);
     for (std::int64_t r = 0; r < rows; r += at_once) {
       const std::int64_t count = std::min(at_once, rows - r);
-      store.set_rows(p, r, DType::kF32,
-                     std::as_bytes(std::span(ones.empty() ? block : ones).first(static_cast<std::size_t>(count * width))));
+      store.set_rows(
+          p, r, DType::kF32,
+          std::as_bytes(std::span(ones.empty() ? block : ones).first(static_cast<std::size_t>(count * width))));
     }
   }
 }
@@ -134,8 +135,8 @@ int run(const Arguments& arguments) {
                      {"accum", arguments.accum},
                      {"steps", arguments.steps},
                      {"tokens_per_second", tokens / rest[rest.size() / 2]},
-                     {"gflops", model_flops(engine.programs().micro) *
-                                    static_cast<double>(arguments.accum) / rest[rest.size() / 2] * 1e-9},
+                     {"gflops", model_flops(engine.programs().micro) * static_cast<double>(arguments.accum) /
+                                    rest[rest.size() / 2] * 1e-9},
                      {"peak_rss_bytes", usage.ru_maxrss * 1024L},
                      {"device_bytes", device->memory().peak},
                      {"planned_bytes", engine.programs().sizes.total()},
@@ -171,7 +172,8 @@ int main(int argc, char** argv) {
   app.add_flag("--profile", arguments.profile, "time every operation");
   app.add_flag("--bf16-state", arguments.bf16_state, "bf16 moments and no master weights");
   app.add_flag("--verbose", arguments.verbose, "the log of the choices made");
-  app.add_flag("--any-order", arguments.any_order, "sums in any order: no fixed tree over micro-batches, no deterministic kernels");
+  app.add_flag("--any-order", arguments.any_order,
+               "sums in any order: no fixed tree over micro-batches, no deterministic kernels");
   CLI11_PARSE(app, argc, argv);
   try {
     return run(arguments);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <iterator>
 #include <new>
 
@@ -90,6 +91,9 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "convoy: out of memory; see what takes less with: convoy plan\n");
     return static_cast<int>(convoy::Status::kDoesNotFit);
+  } catch (const std::filesystem::filesystem_error& failure) {
+    fmt::print(stderr, "convoy: {}\n", failure.what());
+    return static_cast<int>(convoy::Status::kStorage);
   } catch (const std::exception& failure) {
     fmt::print(stderr, "convoy: {}\n", failure.what());
     return static_cast<int>(convoy::Status::kInternal);

@@ -105,7 +105,8 @@ void check_best(const RunConfig& config) {
 
 void check_optimizer(const RunConfig& config) {
   if (!config.master_weights && config.dtype == DType::kF16)
-    throw conflict(config, "master_weights", "float16 weights need a float32 copy", "use dtype: bf16, or leave master_weights out");
+    throw conflict(config, "master_weights", "float16 weights need a float32 copy",
+                   "use dtype: bf16, or leave master_weights out");
   if (config.nesterov && (config.momentum == 0 || config.dampening != 0))
     throw conflict(config, "nesterov", "`nesterov` needs `momentum` above 0 and `dampening: 0`",
                    "set momentum, or leave nesterov out");

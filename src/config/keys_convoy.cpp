@@ -100,7 +100,9 @@ Section machine_keys() {
                "Type of the optimizer's moments; bf16 halves their memory and rounds stochastically.");
   s.add("master_weights", &RunConfig::master_weights,
         "Keep a float32 copy of 16-bit weights; without it they are rounded stochastically.");
-  s.add("loss_chunk_rows", &RunConfig::loss_chunk_rows, "Rows of logits that exist at a time; 0: what suits the device.").range(0, 1 << 24);
+  s.add("loss_chunk_rows", &RunConfig::loss_chunk_rows,
+        "Rows of logits that exist at a time; 0: what suits the device.")
+      .range(0, 1 << 24);
   s.add("threads", &RunConfig::threads, "Threads that compute; 0 takes every core.").range(0, 4096);
   s.add("memory_limit", &RunConfig::memory_limit,
         "The most memory that the run may plan, as 12GiB; 0 is what the machine has.")

@@ -161,7 +161,8 @@ struct NarrowState {
     for (std::int64_t done = 0; done < length; done += kPiece) {
       const std::int64_t count = std::min(kPiece, length - done), at = task.first + first + done;
       float states[3][kPiece];  // the moments, and the weight where it has no other copy
-      for (int m = 0; m < moments; ++m) widen(moment, in[first_moment + static_cast<std::size_t>(m)], at, count, states[m]);
+      for (int m = 0; m < moments; ++m)
+        widen(moment, in[first_moment + static_cast<std::size_t>(m)], at, count, states[m]);
       const bool own_weight = !master && weight == DType::kBF16;
       if (own_weight) widen(weight, in[0], at, count, states[2]);
       k.optimizer(run, in[0] + at * static_cast<std::int64_t>(size_of(weight)),

@@ -17,8 +17,7 @@ void check_cuda(cudaError_t status, const char* what) {
 }
 
 void check_cublas(cublasStatus_t status, const char* what) {
-  if (status != CUBLAS_STATUS_SUCCESS)
-    throw internal_error(fmt::format("{}: {}", what, cublasLtGetStatusName(status)));
+  if (status != CUBLAS_STATUS_SUCCESS) throw internal_error(fmt::format("{}: {}", what, cublasLtGetStatusName(status)));
 }
 
 }  // namespace convoy::cuda

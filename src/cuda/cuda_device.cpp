@@ -81,8 +81,8 @@ Context::Context(const Options& given) : options(given) {
   }
   check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a CUDA stream");
   check_cublas(cublasLtCreate(&blas), "cuBLASLt");
-  matmul_choices = std::make_unique<MatmulChoices>(options.search ? matmul_choices_file(properties)
-                                                                  : std::filesystem::path());
+  matmul_choices =
+      std::make_unique<MatmulChoices>(options.search ? matmul_choices_file(properties) : std::filesystem::path());
 }
 
 Context::~Context() {
@@ -92,7 +92,8 @@ Context::~Context() {
 
 }  // namespace cuda
 
-CudaDevice::CudaDevice(const Options& options) : context_(options), registry_(std::make_unique<KernelRegistry>("CUDA")) {
+CudaDevice::CudaDevice(const Options& options)
+    : context_(options), registry_(std::make_unique<KernelRegistry>("CUDA")) {
   cuda::register_elementwise(*registry_, context_);
   cuda::register_rotary(*registry_, context_);
   cuda::register_norms(*registry_, context_);
@@ -110,6 +111,12 @@ CudaDevice::~CudaDevice() {
 
 std::string CudaDevice::name() const {
   return fmt::format("cuda:{} ({})", context_.options.ordinal, context_.properties.name);
+}
+
+std::string CudaDevice::bus_id() const {
+  char id[32] = {};
+  cuda::check_cuda(cudaDeviceGetPCIBusId(id, sizeof(id), context_.options.ordinal), "the GPU's bus id");
+  return id;
 }
 
 std::unique_ptr<DeviceMemory> CudaDevice::allocate(std::size_t bytes) {

@@ -16,12 +16,14 @@ class CudaDevice final : public Device {
   explicit CudaDevice(const Options& options = {});
   ~CudaDevice() override;
   std::string name() const override;
+  std::string bus_id() const override;
   std::unique_ptr<DeviceMemory> allocate(std::size_t bytes) override;
   MemoryUse memory() const override { return {current_, peak_}; }
   std::unique_ptr<Kernel> prepare(const Op& op, Specs inputs, std::span<const TensorSpec> outputs) override;
   std::size_t workspace(const Op& op, Specs inputs, std::span<const TensorSpec> outputs) const override;
   void copy_in(std::byte* to, std::span<const std::byte> from) override;
   void copy_out(std::span<std::byte> to, const std::byte* from) override;
+  bool host_memory() const override { return false; }
   void synchronize() override;
   void set_whole_rows(bool whole) override;
   std::unique_ptr<Recording> record(const std::function<void()>& run) override;

@@ -58,8 +58,10 @@ class Prepared final : public CudnnAttention {
     auto q = tensor(kQ, s.heads, width), k = tensor(kK, s.kv_heads, width), v = tensor(kV, s.kv_heads, width);
     const std::vector<std::int64_t> lse_dim{rows, s.heads, length, 1}, lse_stride{s.heads * length, length, 1, 1};
     if (!backward) {
-      auto options = fe::graph::SDPA_attributes().set_name("attention").set_generate_stats(true).set_attn_scale(
-          static_cast<float>(s.scale));
+      auto options = fe::graph::SDPA_attributes()
+                         .set_name("attention")
+                         .set_generate_stats(true)
+                         .set_attn_scale(static_cast<float>(s.scale));
       mask(options, length);
       auto [o, lse] = graph_.sdpa(q, k, v, options);
       place(o, kO, s.heads, s.heads * s.head_dim);
@@ -71,8 +73,8 @@ class Prepared final : public CudnnAttention {
                                    .set_data_type(fe::DataType_t::FLOAT)
                                    .set_dim(lse_dim)
                                    .set_stride(lse_stride));
-      auto options = fe::graph::SDPA_backward_attributes().set_name("attention_grad").set_attn_scale(
-          static_cast<float>(s.scale));
+      auto options =
+          fe::graph::SDPA_backward_attributes().set_name("attention_grad").set_attn_scale(static_cast<float>(s.scale));
       mask(options, length);
       options.set_deterministic_algorithm(context.options.deterministic);
       auto [dq, dk, dv] = graph_.sdpa_backward(q, k, v, o, d_o, lse, options);
@@ -145,17 +147,17 @@ std::shared_ptr<CudnnAttention> CudnnAttention::make(Context& context, const Att
   // Preparing takes some hundred milliseconds; the plan asks for the same shapes again and again.
   static std::mutex mutex;
   static std::map<std::string, std::shared_ptr<CudnnAttention>> made;
-  const std::string key = s.str() + " " + std::string(name_of(dtype)) + " " + std::to_string(rows) + "x" +
-                          std::to_string(length) + (backward ? " backward" : "") +
-                          (context.options.deterministic ? " same bits" : "") + " " +
-                          std::to_string(reinterpret_cast<std::uintptr_t>(context.stream)) + " " +
-                          std::to_string(s.scale);
+  const std::string key =
+      s.str() + " " + std::string(name_of(dtype)) + " " + std::to_string(rows) + "x" + std::to_string(length) +
+      (backward ? " backward" : "") + (context.options.deterministic ? " same bits" : "") + " " +
+      std::to_string(reinterpret_cast<std::uintptr_t>(context.stream)) + " " + std::to_string(s.scale);
   const std::scoped_lock lock(mutex);
   const auto place = made.find(key);
   if (place != made.end()) return place->second;
   std::shared_ptr<CudnnAttention> attention;
   try {
-    if (handle_of(context) != nullptr) attention = std::make_shared<Prepared>(context, s, dtype, rows, length, backward);
+    if (handle_of(context) != nullptr)
+      attention = std::make_shared<Prepared>(context, s, dtype, rows, length, backward);
   } catch (const Error& e) {
     log_debug("attention {}: Convoy's own kernels ({})", key, e.what());
   }

@@ -79,9 +79,10 @@ std::string MatmulSpec::key() const {
 struct Matmul::Impl {
   Impl(Context& of, const MatmulSpec& s) : context(of), spec(s) {
     const bool f32 = s.in == DType::kF32;
-    check_cublas(cublasLtMatmulDescCreate(
-                     &operation, f32 && of.options.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
-                 "a product's description");
+    check_cublas(
+        cublasLtMatmulDescCreate(&operation, f32 && of.options.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
+                                 CUDA_R_32F),
+        "a product's description");
     set(operation, CUBLASLT_MATMUL_DESC_TRANSA, s.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(operation, CUBLASLT_MATMUL_DESC_TRANSB, s.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     if (s.bias) {
@@ -96,8 +97,8 @@ struct Matmul::Impl {
     layout(&first, s.in, s.transpose_b ? s.k : s.n, s.transpose_b ? s.n : s.k);
     layout(&second, s.in, s.transpose_a ? s.m : s.k, s.transpose_a ? s.k : s.m);
     layout(&result, s.out, s.n, s.m);
-    algorithm = of.matmul_choices->find(s.key() + (of.options.tf32 ? "_tf32" : "") + (of.options.search ? "" : "_first"),
-                                        [this] { return choose(); });
+    algorithm = of.matmul_choices->find(
+        s.key() + (of.options.tf32 ? "_tf32" : "") + (of.options.search ? "" : "_first"), [this] { return choose(); });
   }
   ~Impl() {
     cublasLtMatrixLayoutDestroy(first);
@@ -185,8 +186,8 @@ struct Matmul::Impl {
                         const void* sum, void* c, void* workspace) const {
     const float alpha = 1, beta = spec.accumulate ? 1 : 0;
     if (spec.bias) set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-    return cublasLtMatmul(context.blas, operation, &alpha, b, first, a, second, &beta, spec.accumulate ? sum : c, result,
-                          c, result, &algo, workspace, kMatmulWorkspace, context.stream);
+    return cublasLtMatmul(context.blas, operation, &alpha, b, first, a, second, &beta, spec.accumulate ? sum : c,
+                          result, c, result, &algo, workspace, kMatmulWorkspace, context.stream);
   }
 
   Context& context;
@@ -220,7 +221,8 @@ void MatmulChoices::read() {
     cublasLtMatmulAlgo_t algorithm{};
     constexpr std::size_t kWords = sizeof(algorithm.data) / sizeof(algorithm.data[0]);
     const std::size_t space = line.find(' ');
-    if (space == std::string::npos || line.size() != space + 1 + kWords * 16) continue;  // cut off or of another version
+    if (space == std::string::npos || line.size() != space + 1 + kWords * 16)
+      continue;  // cut off or of another version
     bool whole = true;
     for (std::size_t w = 0; w < kWords && whole; ++w) {
       const std::string word = line.substr(space + 1 + w * 16, 16);
@@ -245,8 +247,7 @@ void MatmulChoices::write() const {
   std::filesystem::rename(partial, file_, failed);
 }
 
-cublasLtMatmulAlgo_t MatmulChoices::find(const std::string& key,
-                                         const std::function<cublasLtMatmulAlgo_t()>& choose) {
+cublasLtMatmulAlgo_t MatmulChoices::find(const std::string& key, const std::function<cublasLtMatmulAlgo_t()>& choose) {
   if (const auto place = known_.find(key); place != known_.end()) return place->second;
   const FileLock lock(file_);
   if (!file_.empty()) read();

@@ -48,6 +48,8 @@ struct MemoryUse {
 class Device : public WorkspaceSizes {
  public:
   virtual std::string name() const = 0;
+  // The PCI bus id of a GPU, under which its driver's statistics are; empty for other devices.
+  virtual std::string bus_id() const { return {}; }
   // Zeroed memory, 64-byte aligned. Throws an error of status does-not-fit.
   virtual std::unique_ptr<DeviceMemory> allocate(std::size_t bytes) = 0;
   // What allocate has given out.
@@ -55,6 +57,8 @@ class Device : public WorkspaceSizes {
   virtual std::unique_ptr<Kernel> prepare(const Op& op, Specs inputs, std::span<const TensorSpec> outputs) = 0;
   virtual void copy_in(std::byte* to, std::span<const std::byte> from) = 0;
   virtual void copy_out(std::span<std::byte> to, const std::byte* from) = 0;
+  // Whether the host reads and writes the device's memory as its own.
+  virtual bool host_memory() const { return true; }
   // Waits for everything that was started.
   virtual void synchronize() = 0;
 

@@ -20,7 +20,7 @@ std::vector<const TensorSpec*> specs_of(const std::vector<BufferRef>& refs) {
 
 Executor::Executor(Device& device, const Program& program, const Arenas& arenas, Communicator* communicator)
     : device_(device), program_(program), arenas_(arenas), communicator_(communicator) {
-  Collectives collectives(communicator);
+  Collectives collectives(device, communicator);
   for (const Instruction& instruction : program.instructions) {
     Step step;
     std::vector<TensorSpec> outputs;

@@ -6,10 +6,12 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json.h"
+#include "train/keep_alive.h"
 
 namespace convoy {
 namespace {
@@ -160,6 +162,7 @@ void CheckpointSaver::start(std::int64_t step, const CheckpointContent& content)
   job->trainer_state = content.trainer_state;
   job->result.step = step;
   job->result.stall = seconds_since(job->begin);
+  met_ = false;
   job_ = std::move(job);
   job_->thread = std::thread([raw = job_.get()] { raw->write(); });
 }
@@ -173,7 +176,19 @@ std::optional<CheckpointSaver::Finished> CheckpointSaver::poll() {
 }
 
 void CheckpointSaver::wait() {
-  if (job_ && job_->thread.joinable()) job_->thread.join();
+  const auto join = [this] {
+    if (!job_ || !job_->thread.joinable()) return;
+    // A disk may take longer than the ranks' timeout.
+    std::optional<KeepAlive> keep_alive;
+    if (communicator_ != nullptr) keep_alive.emplace(*communicator_);
+    job_->thread.join();
+  };
+  if (communicator_ == nullptr || std::exchange(met_, true)) return join();
+  // The first rank's thread waits for files of the others: that none of them is lost is found out by meeting them, and
+  // each comes to the meeting when its file is there.
+  if (communicator_->rank() != 0) join();
+  communicator_->barrier();
+  join();
 }
 
 }  // namespace convoy

@@ -28,7 +28,8 @@ class CheckpointSaver {
   // The checkpoint that was finished since the last call. Rethrows what went wrong while it was written.
   std::optional<Finished> poll();
   bool under_way() const { return job_ != nullptr; }
-  // Waits for the one under way, if there is one; poll() then tells of it.
+  // Waits for the one under way, if there is one; poll() then tells of it. All ranks must call. Throws if another rank
+  // is lost meanwhile.
   void wait();
 
  private:
@@ -36,6 +37,7 @@ class CheckpointSaver {
   CheckpointStore& store_;
   Communicator* communicator_;
   std::unique_ptr<Job> job_;
+  bool met_ = true;  // the ranks, since the last start
 };
 
 }  // namespace convoy

@@ -10,6 +10,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/parallel.h"
+#include "checkpoint/output_lock.h"
 #include "config/resolve.h"
 #include "monitor/svg_plot.h"
 #include "plan/ceilings.h"
@@ -268,8 +269,7 @@ void report_plan(const ModelSource& source, const TrainShape& shape, const RunCo
 
 }  // namespace
 
-int run_training(const RunConfig& settings, Device& device, const std::string& version, Communicator& communicator,
-                 const std::string& gpu) {
+int run_training(const RunConfig& settings, Device& device, const std::string& version, Communicator& communicator) {
   const auto begin = std::chrono::steady_clock::now();
   const int rank = communicator.rank();
   const bool first = rank == 0;
@@ -282,7 +282,11 @@ int run_training(const RunConfig& settings, Device& device, const std::string& v
   const ModelSource source = open_model(config);
   if (first) warn_of_precision(config, source);
   CheckpointStore store(config.output_dir);
-  check_output(config, store);
+  std::optional<OutputLock> output_lock;
+  if (first) {  // the others hear of it
+    output_lock.emplace(config.output_dir);
+    check_output(config, store);
+  }
   if (config.eval_strategy != Interval::kNo && !evaluates(config)) {
     throw usage_error("eval_strategy asks for evaluations but there are no validation data")
         .mend("give --validation_files or --validation_split");
@@ -313,7 +317,9 @@ int run_training(const RunConfig& settings, Device& device, const std::string& v
   if (checkpoint) resumed_step = read_training_state(*checkpoint).step;
   TrainingObserver silent;
   std::optional<RunObserver> speaking;
-  if (first) speaking.emplace(config, observer_settings(config, counts, options, engine, ceilings, gpu), resumed_step);
+  if (first)
+    speaking.emplace(config, observer_settings(config, counts, options, engine, ceilings, device.bus_id()),
+                     resumed_step);
   TrainingObserver& observer = first ? static_cast<TrainingObserver&>(*speaking) : silent;
   Trainer::MakeLoader evaluation;
   if (data.has_validation()) evaluation = [&](const Cursor& start) { return data.validation_loader(start); };
@@ -337,11 +343,16 @@ int run_training(const RunConfig& settings, Device& device, const std::string& v
   const int status = trainer.run();
   keep_alive.emplace(communicator);
   if (first) speaking->finish(speaking->last_step());
-  if (status != 0) return status;
+  if (status != 0) {
+    communicator.barrier();
+    return status;
+  }
   if (config.load_best_model_at_end) load_best(trainer, engine);
   save_model(config.output_dir, engine, source, weights, options.carry_from, &communicator);
   if (first && config.plot)
     write_plot(config, read_trainer_state(std::filesystem::path(config.output_dir) / "trainer_state.json"));
+  // The first rank may hang or fail in its last writing: somebody has to be there to notice.
+  communicator.barrier();
   log_info("the model is in {}", config.output_dir);
   return 0;
 }

@@ -10,10 +10,8 @@
 namespace convoy {
 
 // Returns the exit status: 0, or 128 + signal after a clean save. `version` goes into checkpoints. `communicator` joins
-// the ranks of the run, which all call with the same settings. `gpu`: where the device is a GPU, its PCI bus id; the
-// first rank's logs then say how that card does.
-int run_training(const RunConfig& settings, Device& device, const std::string& version, Communicator& communicator,
-                 const std::string& gpu = {});
+// the ranks of the run, which all call with the same settings. On a GPU the first rank's logs say how its card does.
+int run_training(const RunConfig& settings, Device& device, const std::string& version, Communicator& communicator);
 
 // What `convoy plan` prints: the memory of every rank by kind and what other settings would take. Reads no weight and
 // no data.

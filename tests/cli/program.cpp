@@ -52,7 +52,7 @@ BackgroundRun::~BackgroundRun() {
 }
 
 void BackgroundRun::signal(int number) const {
-  ::kill(child_, number);
+  if (child_ > 0) ::kill(child_, number);  // to -1 would be to every process there is
 }
 
 Result BackgroundRun::wait() {

@@ -6,9 +6,12 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -113,8 +116,8 @@ TEST_F(Ranks, ASignalSavesOnAllRanksAndEnds) {
   EXPECT_TRUE(CheckpointStore::verify(store.list()[0].folder).empty());
 }
 
-// The processes of a run, by the environment that its supervisor gave them.
-std::vector<pid_t> workers_of(const std::string& output_dir) {
+// The processes of a run (those of one rank, if it is given), by the environment that its supervisor gave them.
+std::vector<pid_t> workers_of(const std::string& output_dir, const std::string& rank = "") {
   std::vector<pid_t> found;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     const std::string name = entry.path().filename().string();
@@ -123,7 +126,7 @@ std::vector<pid_t> workers_of(const std::string& output_dir) {
     const std::string words{std::istreambuf_iterator<char>(line), {}};
     std::ifstream environment(entry.path() / "environ", std::ios::binary);
     const std::string variables{std::istreambuf_iterator<char>(environment), {}};
-    if (words.find(output_dir) != std::string::npos && variables.find("CONVOY_RANK=") != std::string::npos)
+    if (words.find(output_dir) != std::string::npos && variables.find("CONVOY_RANK=" + rank) != std::string::npos)
       found.push_back(std::stoi(name));
   }
   return found;
@@ -177,6 +180,60 @@ TEST_F(Ranks, AHungRankEndsTheRunInTime) {
   EXPECT_TRUE(workers_of(folder_ / "run").empty());
 }
 
+// A run of one step whose files are large enough to be met while they are written.
+class LastFiles : public Ranks {
+ protected:
+  // Stops `rank` as soon as `is_written` holds; what becomes of the run. It may be over too early, so it is tried
+  // again.
+  Result stopped_while(const std::string& rank, const std::function<bool(const std::string&)>& is_written) const {
+    Result result;
+    for (int attempt = 0; attempt < 10; ++attempt) {
+      const std::string output = folder_ / ("run" + std::to_string(attempt));
+      std::vector<std::string> line =
+          on(2, output, {"--max_steps", "1", "--save_steps", "1", "--timeout", "2", "--zero_stage", "2"});
+      *(std::find(line.begin(), line.end(), "--model_config") + 1) =
+          R"({"model_type": "gpt2", "vocab_size": 2200, "n_embd": 512, "n_layer": 2, "n_head": 2, "n_positions": 64})";
+      BackgroundRun run(line, folder_ / "log.txt");
+      std::vector<pid_t> workers;
+      for (int i = 0; i < 5000 && workers.empty(); ++i) workers = workers_of(output, rank);
+      if (workers.empty()) continue;
+      const pid_t worker = workers[0];
+      while (!is_written(output) && ::kill(worker, 0) == 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
+      ::kill(worker, SIGSTOP);
+      // Without the error that is expected the run would never end.
+      std::atomic<bool> ended = false;
+      std::thread impatience([&] {
+        for (int i = 0; i < 200 && !ended; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        if (!ended) ::kill(worker, SIGKILL);
+      });
+      result = run.wait();
+      ended = true;
+      impatience.join();
+      if (result.status != 0) break;
+    }
+    return result;
+  }
+};
+
+TEST_F(LastFiles, ARankThatHangsInTheLastCheckpointIsNamed) {
+  const Result result = stopped_while("1", [](const std::string& output) {
+    std::error_code none_yet;
+    for (const auto& entry : std::filesystem::directory_iterator(output, none_yet)) {
+      if (std::filesystem::exists(entry.path() / "optimizer-00002-of-00002.safetensors")) return true;
+    }
+    return false;
+  });
+  EXPECT_EQ(result.status, 138) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("rank 1 made no progress"));
+}
+
+TEST_F(LastFiles, ARankThatHangsInTheLastModelIsNamed) {
+  const Result result = stopped_while(
+      "0", [](const std::string& output) { return std::filesystem::exists(output + "/trainer_state.json"); });
+  EXPECT_EQ(result.status, 138) << result.output;
+  EXPECT_THAT(result.output, HasSubstr("rank 0 made no progress"));
+}
+
 TEST_F(Ranks, WorkersDieWithTheirSupervisor) {
   BackgroundRun run(on(2, folder_ / "run", {"--max_steps", "100000", "--save_strategy", "no"}), folder_ / "log.txt");
   std::this_thread::sleep_for(std::chrono::milliseconds(1000));
@@ -185,6 +242,25 @@ TEST_F(Ranks, WorkersDieWithTheirSupervisor) {
   run.wait();
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   EXPECT_TRUE(workers_of(folder_ / "run").empty());
+}
+
+TEST_F(Ranks, TwoRunsDoNotShareAnOutputFolder) {
+  const std::string output = folder_ / "run";
+  const std::string lock = output + "/.convoy.lock";
+  BackgroundRun run(on(2, output, {"--max_steps", "100000", "--save_strategy", "no"}), folder_ / "log.txt");
+  for (int i = 0; i < 1000 && (!std::filesystem::exists(lock) || read_file(lock).empty()); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  for (const int ranks : {1, 2}) {
+    const Result second = run_convoy(on(ranks, output, {"--overwrite_output_dir"}));
+    EXPECT_EQ(second.status, 2) << second.output;
+    EXPECT_THAT(second.output, HasSubstr("another run writes into output_dir: process "));
+  }
+  run.signal(SIGKILL);
+  run.wait();
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  const Result third = run_convoy(on(2, output));
+  EXPECT_EQ(third.status, 0) << third.output;
+  EXPECT_FALSE(std::filesystem::exists(lock));
 }
 
 TEST_F(Ranks, AnElasticRunGoesOnWithFewerRanks) {

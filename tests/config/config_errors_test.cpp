@@ -59,8 +59,7 @@ TEST(ConfigErrors, Choices) {
       "`optim`: 'adafactor' is not supported [run.yaml:1]; use optim: adamw, or lion, whose state is half as large");
   EXPECT_EQ(text_error("offload_optimizer: nvme"),
             "`offload_optimizer`: 'nvme' is not supported [run.yaml:1]; use cpu");
-  EXPECT_EQ(text_error("device: cuda"),
-            "`device`: 'cuda' is not supported [run.yaml:1]; use device: cpu; this build has no CUDA device");
+  EXPECT_EQ(text_error("device: gpu"), "`device`: 'gpu' is not supported [run.yaml:1]; use device: cuda");
   EXPECT_EQ(
       text_error("train_sampling_strategy: group_by_length"),
       "`train_sampling_strategy`: 'group_by_length' is not supported [run.yaml:1]; use packing: pack; rows are full "

@@ -27,14 +27,37 @@ TEST_F(Choices, AreKeptForLaterRunsAndOtherRanks) {
   int asked = 0;
   {
     MatmulChoices choices(file);
-    choices.find("a", [&] { ++asked; return numbered(5); });
-    choices.find("a", [&] { ++asked; return numbered(6); });
-    choices.find("b", [&] { ++asked; return numbered(7); });
+    choices.find("a", [&] {
+      ++asked;
+      return numbered(5);
+    });
+    choices.find("a", [&] {
+      ++asked;
+      return numbered(6);
+    });
+    choices.find("b", [&] {
+      ++asked;
+      return numbered(7);
+    });
   }
   EXPECT_EQ(asked, 2);
   MatmulChoices later(file);
-  EXPECT_EQ(later.find("a", [&] { ++asked; return numbered(8); }).data[0], 5U);
-  EXPECT_EQ(later.find("b", [&] { ++asked; return numbered(9); }).data[7], ~std::uint64_t{7});
+  EXPECT_EQ(later
+                .find("a",
+                      [&] {
+                        ++asked;
+                        return numbered(8);
+                      })
+                .data[0],
+            5U);
+  EXPECT_EQ(later
+                .find("b",
+                      [&] {
+                        ++asked;
+                        return numbered(9);
+                      })
+                .data[7],
+            ~std::uint64_t{7});
   EXPECT_EQ(asked, 2);
 }
 

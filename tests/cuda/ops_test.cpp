@@ -139,7 +139,8 @@ TEST_F(CudaOps, Rotary) {
 }
 
 TEST_F(CudaOps, Norms) {
-  for (const Shape& shape : {Shape{1, 8}, Shape{5, 33}, Shape{70, 896}, Shape{1100, 64}, Shape{9, 5000}, Shape{3, 12288}}) {
+  for (const Shape& shape :
+       {Shape{1, 8}, Shape{5, 33}, Shape{70, 896}, Shape{1100, 64}, Shape{9, 5000}, Shape{3, 12288}}) {
     const std::int64_t d = shape[1];
     compare(made(RmsNorm{1e-5}), {real("x", shape, 20), real("w", {d}, 21)});
     compare(made(RmsNorm{1e-5}), {real("x", shape, 22), real("w", {d}, 23), real("r", shape, 24)}, 1.5);
@@ -303,7 +304,8 @@ TEST_F(CudaOps, NormAndOptimizer) {
           }
           if (master) inputs.push_back(wide(real(name("p"), {sizes[t]}, 150 + t)));
           for (int m = 0; m < settings.moments(); ++m) {
-            inputs.push_back(wide(real(name(m == 0 ? "m" : "v"), {sizes[t]}, 160 + 10 * static_cast<std::uint64_t>(m) + t)));
+            inputs.push_back(
+                wide(real(name(m == 0 ? "m" : "v"), {sizes[t]}, 160 + 10 * static_cast<std::uint64_t>(m) + t)));
             for (double& v : inputs.back().values) v = std::abs(v);
           }
         }
@@ -362,7 +364,8 @@ TEST_F(CudaOps, Attention) {
       if (whole) shape.row_tokens = row;
       device_->set_whole_rows(whole);
       const Input qkv = real("qkv", {tokens, (heads + 2 * key_heads) * dim}, 180);
-      compare(made(Attention{shape}), {qkv, start}, 1, {}, {"out1"});  // the order of the log-sum-exp is the device's own
+      compare(made(Attention{shape}), {qkv, start}, 1, {},
+              {"out1"});  // the order of the log-sum-exp is the device's own
       // The gradient needs the output and the log-sum-exp that belong to the input: both passes in one graph.
       for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
         const auto both = [&](Device& device, DType type) {
@@ -374,8 +377,8 @@ TEST_F(CudaOps, Attention) {
           graph.outputs = graph.add_op(AttentionGrad{shape}, {d, x, made_values[0], made_values[1], s});
           Tensors sources{{"qkv", testing::from_bytes(dtype, testing::to_bytes(dtype, qkv.values))},
                           {"start", start.values},
-                          {"dy", testing::from_bytes(
-                                     dtype, testing::to_bytes(dtype, testing::random_values(tokens * heads * dim, 181)))}};
+                          {"dy", testing::from_bytes(dtype, testing::to_bytes(dtype, testing::random_values(
+                                                                                         tokens * heads * dim, 181)))}};
           return testing::run_graph(device, graph, sources).at("out0");
         };
         const double error = relative_error(both(*device_, dtype), both(cpu_, DType::kF32));

@@ -12,7 +12,7 @@ struct AttentionShape {
   std::int64_t head_dim = 1;
   double scale = 1;
   bool causal = true;
-  std::int64_t window = 0;  // a query sees only the last `window` keys; 0 = all
+  std::int64_t window = 0;      // a query sees only the last `window` keys; 0 = all
   std::int64_t row_tokens = 0;  // no document crosses a multiple of this many tokens; 0 = unknown
   float dropout = 0;            // on the probabilities
   std::uint64_t seed = 0;

@@ -7,7 +7,7 @@ namespace convoy {
 
 struct CrossEntropyShape {
   std::int64_t chunk_rows = 0;  // rows of logits held at a time; 0 = the device's choice
-  double z_loss = 0;              // adds z_loss·log²Z per target (Chowdhery et al., "PaLM", 2022)
+  double z_loss = 0;            // adds z_loss·log²Z per target (Chowdhery et al., "PaLM", 2022)
   double label_smoothing = 0;
 };
 
