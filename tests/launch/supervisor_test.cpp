@@ -163,18 +163,6 @@ TEST(Supervisor, OfALongMessageTheBeginningIsRepeated) {
   EXPECT_THAT(run.err(), HasSubstr("convoy: rank 0 ended with status 4: it does not fit\n  line 0\n"));
 }
 
-TEST(Supervisor, TheBeginningOfALongMessageIsKept) {
-  std::vector<std::string> words = {"@0 wait", "say=convoy: too large; take one of:"};
-  for (int i = 1; i < 20; ++i) words.push_back("say=  way " + std::to_string(i));
-  words.push_back("say=");
-  words.push_back("exit=4");
-  Supervised run(job(on(2), words));
-  EXPECT_EQ(run.wait(), 4);
-  const std::string said = run.err();
-  EXPECT_THAT(said.substr(said.rfind("convoy: ")),
-              HasSubstr("rank 1 ended with status 4: too large; take one of:\n  way 1\n"));
-}
-
 TEST(Supervisor, WhoLostAPeerIsNotTheCulprit) {
   const std::string folder = next_folder();
   Supervised run(
