@@ -17,8 +17,20 @@ case "${1:-}" in
   "") ;;
   --bench) build_packages+=(libbenchmark-dev) ;;
   --lint) build_packages+=(clang-format-16 clang-tidy-16) ;;
+  --cuda)
+    # cuDNN's front end (headers alone, MIT) from the Python package index; a build without it has Convoy's own attention kernels.
+    deps=$(cd "$(dirname "$0")/.." && pwd)/build/deps
+    mkdir -p "$deps/wheel"
+    python3 -m pip download --quiet --no-deps -d "$deps/wheel" nvidia-cudnn-frontend==1.32.0
+    python3 - "$deps" <<'PYTHON'
+import glob, sys, zipfile
+deps = sys.argv[1]
+with zipfile.ZipFile(glob.glob(deps + "/wheel/nvidia_cudnn_frontend-1.32.0*.whl")[0]) as wheel:
+    wheel.extractall(deps + "/cudnn-frontend", [n for n in wheel.namelist() if n.startswith("include/")])
+PYTHON
+    ;;
   --fuzz) build_packages+=(clang-16 libclang-rt-16-dev) ;;
-  *) echo "usage: tools/setup.sh [--bench | --lint | --fuzz]" >&2; exit 2 ;;
+  *) echo "usage: tools/setup.sh [--bench | --cuda | --lint | --fuzz]" >&2; exit 2 ;;
 esac
 
 installed() { dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q "install ok installed"; }
