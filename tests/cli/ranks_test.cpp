@@ -229,7 +229,7 @@ TEST_F(LastFiles, ARankThatHangsInTheLastCheckpointIsNamed) {
 
 TEST_F(LastFiles, ARankThatHangsInTheLastModelIsNamed) {
   const Result result = stopped_while(
-      "0", [](const std::string& output) { return std::filesystem::exists(output + "/trainer_state.json"); });
+      "0", [](const std::string& output) { return std::filesystem::exists(output + "/model.safetensors.partial"); });
   EXPECT_EQ(result.status, 138) << result.output;
   EXPECT_THAT(result.output, HasSubstr("rank 0 made no progress"));
 }
