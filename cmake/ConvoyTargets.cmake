@@ -46,7 +46,11 @@ function(convoy_test name)
     CONVOY_SOURCE_DIR="${CMAKE_SOURCE_DIR}" CONVOY_BINARY_DIR="${CMAKE_BINARY_DIR}")
   add_test(NAME ${name} COMMAND ${name}_test)
   # Passive: threads that wait do not take the cores from other tests.
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT OMP_WAIT_POLICY=passive)
+  set(environment OMP_WAIT_POLICY=passive)
+  if(CONVOY_SANITIZE MATCHES "undefined")  # which by itself only prints, also in the processes that a test starts
+    list(APPEND environment UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1)
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "${environment}")
 endfunction()
 
 if(CONVOY_BUILD_FUZZ)
