@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <cstring>
+#include <algorithm>
 
 #include "base/error.h"
 #include "base/random.h"
@@ -50,7 +50,7 @@ std::vector<std::byte> expected_sum(DType dtype, int ranks, std::int64_t count, 
 
 // "" or what differs.
 std::string compare(const char* what, std::span<const std::byte> got, std::span<const std::byte> wanted) {
-  if (got.size() == wanted.size() && std::memcmp(got.data(), wanted.data(), got.size()) == 0) return "";
+  if (std::ranges::equal(got, wanted)) return "";
   return std::string(what) + " differs; ";
 }
 
