@@ -78,10 +78,10 @@ std::size_t CpuDevice::workspace(const Op& op, Specs inputs, std::span<const Ten
 }
 
 void CpuDevice::copy_in(std::byte* to, std::span<const std::byte> from) {
-  std::memcpy(to, from.data(), from.size());
+  if (!from.empty()) std::memcpy(to, from.data(), from.size());  // an empty span's pointer may be null
 }
 void CpuDevice::copy_out(std::span<std::byte> to, const std::byte* from) {
-  std::memcpy(to.data(), from, to.size());
+  if (!to.empty()) std::memcpy(to.data(), from, to.size());
 }
 
 }  // namespace convoy
