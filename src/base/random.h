@@ -36,13 +36,15 @@ inline PhiloxKey philox_key(std::uint64_t seed) {
 struct RoundingBits {
   std::uint32_t moment[2], weight;
 };
-inline RoundingBits rounding_bits(std::uint64_t seed, std::uint32_t tensor, std::int64_t element, std::uint32_t step) {
-  const auto quad = static_cast<std::uint64_t>(element) / 4;
-  const PhiloxCounter c = philox(
-      {static_cast<std::uint32_t>(quad), static_cast<std::uint32_t>(quad >> 32), tensor, step}, philox_key(seed));
+// One block of random numbers serves the four elements of a quad: elements 4 quad … 4 quad + 3.
+inline PhiloxCounter rounding_block(std::uint64_t seed, std::uint32_t tensor, std::uint64_t quad, std::uint32_t step) {
+  return philox({static_cast<std::uint32_t>(quad), static_cast<std::uint32_t>(quad >> 32), tensor, step},
+                philox_key(seed));
+}
+inline RoundingBits rounding_bits(const PhiloxCounter& block, std::int64_t element) {
   // The weight's bits come from the neighbour's word: used there for another number, which does no harm to the mean.
-  const std::uint32_t own = c[static_cast<std::size_t>(element % 4)],
-                      other = c[static_cast<std::size_t>((element + 1) % 4)];
+  const std::uint32_t own = block[static_cast<std::size_t>(element % 4)],
+                      other = block[static_cast<std::size_t>((element + 1) % 4)];
   return {{own & 0xffffu, own >> 16}, (other * 0x9E3779B9u) >> 16};
 }
 

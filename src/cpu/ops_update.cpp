@@ -146,7 +146,7 @@ OptimizerRun run_of(const OptimizerSettings& s, const double* scalars, const dou
   return run;
 }
 
-// State of 16 bits, rounded stochastically: the 16 bits that bfloat16 drops, or a float16 step, are added at random.
+// State in bfloat16, rounded stochastically: the 16 bits that it drops carry at random.
 struct NarrowState {
   DType weight, moment;
   bool master;
@@ -168,9 +168,13 @@ struct NarrowState {
       k.optimizer(run, in[0] + at * static_cast<std::int64_t>(size_of(weight)),
                   own_weight ? static_cast<void*>(states[2]) : (op.master ? in[2] + at * std::int64_t{4} : nullptr),
                   in[1] + at * std::int64_t{4}, states[0], states[1], count);
+      const OptimizerStep::Origin& origin = op.origins[task.tensor];
+      PhiloxCounter block{};
       for (std::int64_t i = 0; i < count; ++i) {
-        const std::int64_t element = op.origins[task.tensor].first + at + i;
-        const RoundingBits bits = rounding_bits(op.settings.seed, op.origins[task.tensor].tensor, element, step);
+        const std::int64_t element = origin.first + at + i;
+        if (i == 0 || element % 4 == 0)
+          block = rounding_block(op.settings.seed, origin.tensor, static_cast<std::uint64_t>(element) / 4, step);
+        const RoundingBits bits = rounding_bits(block, element);
         for (int m = 0; m < moments; ++m) {
           std::byte* to = in[first_moment + static_cast<std::size_t>(m)];
           if (moment == DType::kBF16) {

@@ -157,14 +157,11 @@ __device__ void update_one(const Rule& rule, const StepNumbers& s, float gradien
   }
 }
 
-// Random bits of base/random.h's rounding_bits, for one element of a quad.
+// Where the random bits of base/random.h's RoundingBits come from.
 struct Randomness {
   std::uint32_t key0, key1, tensor;
   std::int64_t first;  // the shard's first element
 };
-__device__ inline std::uint32_t word(const uint4& c, int i) {
-  return i == 0 ? c.x : (i == 1 ? c.y : (i == 2 ? c.z : c.w));
-}
 template <typename T>
 __device__ T round_at_random(float x, std::uint32_t bits) {
   if constexpr (std::is_same_v<T, bf16>) {
@@ -185,6 +182,8 @@ __global__ void optimizer_kernel(Rule rule, Randomness random, const double* sca
   if (threadIdx.x == 0) shared = numbers_of(rule, scalars, norm);
   __syncthreads();
   const StepNumbers s = shared;
+  const auto step = static_cast<std::uint32_t>(scalars[kStepNumber]);
+  const bool rounds = std::is_same_v<M, bf16> || (std::is_same_v<T, bf16> && master == nullptr);
   const std::int64_t packs = ceil_div(n, N);
   for (std::int64_t pack = static_cast<std::int64_t>(blockIdx.x) * kBlock + threadIdx.x; pack < packs;
        pack += static_cast<std::int64_t>(gridDim.x) * kBlock) {
@@ -196,22 +195,22 @@ __global__ void optimizer_kernel(Rule rule, Randomness random, const double* sca
     if (master != nullptr) p = load_pack<N>(master + i);
     if (first != nullptr) m = load_pack<N>(first + i);
     if (second != nullptr) v = load_pack<N>(second + i);
+    uint4 block{};
 #pragma unroll
     for (int j = 0; j < N; ++j) {
+      const std::int64_t element = random.first + i + j;
+      if (rounds && (j == 0 || element % 4 == 0)) {  // one block of random numbers serves four elements
+        const auto quad = static_cast<std::uint64_t>(element) / 4;
+        block = philox(
+            make_uint4(static_cast<std::uint32_t>(quad), static_cast<std::uint32_t>(quad >> 32), random.tensor, step),
+            random.key0, random.key1);
+      }
       if (rule.masked && g.v[j] == 0.0f) continue;
       if (master == nullptr) p.v[j] = widen(w.v[j]);
       float one = widen(m.v[j]), two = widen(v.v[j]);
       update_one(rule, s, g.v[j], p.v[j], one, two);
-      std::uint32_t own = 0, other = 0;
-      if (std::is_same_v<M, bf16> || (std::is_same_v<T, bf16> && master == nullptr)) {
-        const std::int64_t element = random.first + i + j;
-        const auto quad = static_cast<std::uint64_t>(element) / 4;
-        const uint4 c = philox(make_uint4(static_cast<std::uint32_t>(quad), static_cast<std::uint32_t>(quad >> 32),
-                                          random.tensor, static_cast<std::uint32_t>(scalars[kStepNumber])),
-                               random.key0, random.key1);
-        own = word(c, static_cast<int>(element % 4));
-        other = word(c, static_cast<int>((element + 1) % 4));
-      }
+      const std::uint32_t own = philox_word(block, static_cast<int>(element % 4));
+      const std::uint32_t other = philox_word(block, static_cast<int>((element + 1) % 4));
       m.v[j] = round_at_random<M>(one, own & 0xffffu);
       v.v[j] = round_at_random<M>(two, own >> 16);
       w.v[j] = master == nullptr ? round_at_random<T>(p.v[j], (other * 0x9E3779B9u) >> 16) : narrow<T>(p.v[j]);

@@ -17,6 +17,11 @@ __device__ inline uint4 philox(uint4 c, std::uint32_t k0, std::uint32_t k1) {
   return c;
 }
 
+// Word i of a block, which stays in registers where i is known.
+__device__ inline std::uint32_t philox_word(const uint4& block, int i) {
+  return i == 0 ? block.x : (i == 1 ? block.y : (i == 2 ? block.z : block.w));
+}
+
 __device__ inline float to_unit(std::uint32_t bits) {
   return static_cast<float>(bits >> 8) * 0x1p-24f;
 }
