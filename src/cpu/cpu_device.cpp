@@ -16,9 +16,15 @@ namespace convoy {
 namespace {
 
 // Anonymous pages: zeroed, page-aligned, given back whole.
-class HostMemory final : public DeviceMemory {
+class HostMemory final : public CountedMemory {
  public:
-  HostMemory(std::size_t bytes, std::size_t& current, std::size_t& peak) : bytes_(bytes), current_(current) {
+  HostMemory(std::size_t bytes, MemoryUse& use) : CountedMemory(take(bytes), bytes, use) {}
+  ~HostMemory() override { ::munmap(data(), std::max<std::size_t>(bytes(), 1)); }
+  HostMemory(const HostMemory&) = delete;
+  HostMemory& operator=(const HostMemory&) = delete;
+
+ private:
+  static std::byte* take(std::size_t bytes) {
     void* mapped =
         ::mmap(nullptr, std::max<std::size_t>(bytes, 1), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapped == MAP_FAILED) {
@@ -27,23 +33,8 @@ class HostMemory final : public DeviceMemory {
           .mend("see what takes less with: convoy plan");
     }
     ::madvise(mapped, bytes, MADV_HUGEPAGE);  // advice: where it is not taken, pages are small
-    data_ = static_cast<std::byte*>(mapped);
-    current_ += bytes_;
-    peak = std::max(peak, current_);
+    return static_cast<std::byte*>(mapped);
   }
-  ~HostMemory() override {
-    ::munmap(data_, std::max<std::size_t>(bytes_, 1));
-    current_ -= bytes_;
-  }
-  HostMemory(const HostMemory&) = delete;
-  HostMemory& operator=(const HostMemory&) = delete;
-  std::byte* data() const override { return data_; }
-  std::size_t bytes() const override { return bytes_; }
-
- private:
-  std::byte* data_ = nullptr;
-  std::size_t bytes_;
-  std::size_t& current_;
 };
 
 }  // namespace
@@ -66,7 +57,7 @@ std::string CpuDevice::name() const {
 }
 
 std::unique_ptr<DeviceMemory> CpuDevice::allocate(std::size_t bytes) {
-  return std::make_unique<HostMemory>(bytes, current_, peak_);
+  return std::make_unique<HostMemory>(bytes, memory_);
 }
 
 std::unique_ptr<Kernel> CpuDevice::prepare(const Op& op, Specs inputs, std::span<const TensorSpec> outputs) {

@@ -14,7 +14,7 @@ class CpuDevice final : public Device {
   ~CpuDevice() override;
   std::string name() const override;
   std::unique_ptr<DeviceMemory> allocate(std::size_t bytes) override;
-  MemoryUse memory() const override { return {current_, peak_}; }
+  MemoryUse memory() const override { return memory_; }
   std::unique_ptr<Kernel> prepare(const Op& op, Specs inputs, std::span<const TensorSpec> outputs) override;
   std::size_t workspace(const Op& op, Specs inputs, std::span<const TensorSpec> outputs) const override;
   void copy_in(std::byte* to, std::span<const std::byte> from) override;
@@ -23,8 +23,7 @@ class CpuDevice final : public Device {
 
  private:
   std::unique_ptr<KernelRegistry> registry_;
-  std::size_t current_ = 0;
-  std::size_t peak_ = 0;
+  MemoryUse memory_;
 };
 
 }  // namespace convoy

@@ -1,6 +1,7 @@
 // Matrix products with weights, and the gradients of biases.
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "cpu/chunk_sums.h"
 #include "cpu/gemm.h"
@@ -25,40 +26,24 @@ Activation native(convoy::Activation activation) {
   return Activation::kNone;
 }
 
-GemmSpec spec_of(const Linear& op, const Request& q) {
+template <typename O>
+GemmSpec spec_of(const O& op, const Request& q) {
+  const Product product = product_of(op, q.inputs, q.outputs);
   GemmSpec spec;
-  spec.m = q.inputs[0]->shape[0];
-  spec.n = q.outputs[0].shape[1];
-  spec.k = q.inputs[0]->shape[1];
-  spec.transpose_b = !op.transposed;
-  spec.dtype = spec.out = q.inputs[0]->dtype;
-  spec.bias = q.has(2);
-  spec.activation = native(op.activation);
-  spec.keep_preactivation = op.keep_preactivation;
-  return spec;
-}
-
-GemmSpec spec_of(const LinearInputGrad& op, const Request& q) {
-  GemmSpec spec;
-  spec.m = q.outputs[0].shape[0];
-  spec.n = q.outputs[0].shape[1];
-  spec.k = q.inputs[0]->shape[1];
-  spec.transpose_b = op.transposed;
-  spec.dtype = spec.out = q.inputs[0]->dtype;
-  spec.accumulate = q.has(2);
-  return spec;
-}
-
-// dW = dYᵀ·X for a weight [out, in], Xᵀ·dY for a transposed one.
-GemmSpec spec_of(const LinearWeightGrad& /*op*/, const Request& q) {
-  GemmSpec spec;
-  spec.m = q.outputs[0].shape[0];
-  spec.n = q.outputs[0].shape[1];
-  spec.k = q.inputs[0]->shape[0];
-  spec.transpose_a = true;
+  spec.m = product.m;
+  spec.n = product.n;
+  spec.k = product.k;
+  spec.transpose_a = product.transpose_a;
+  spec.transpose_b = product.transpose_b;
   spec.dtype = q.inputs[0]->dtype;
   spec.out = q.outputs[0].dtype;
-  spec.accumulate = q.has(2);
+  if constexpr (std::is_same_v<O, Linear>) {
+    spec.bias = q.has(2);
+    spec.activation = native(op.activation);
+    spec.keep_preactivation = op.keep_preactivation;
+  } else {
+    spec.accumulate = q.has(2);
+  }
   return spec;
 }
 
@@ -126,10 +111,8 @@ void register_linear(Registry& registry) {
       product_workspace<LinearInputGrad>);
   registry.add<LinearWeightGrad>(
       [](const LinearWeightGrad& op, const Request& q) {
-        return [gemm = Gemm(spec_of(op, q)), transposed = op.transposed](const KernelArguments& a) {
-          const std::byte* x = a.inputs[0];
-          const std::byte* dy = a.inputs[1];
-          gemm.run({transposed ? x : dy, transposed ? dy : x, nullptr, a.outputs[0], nullptr, a.workspace});
+        return [gemm = Gemm(spec_of(op, q)), product = product_of(op, q.inputs, q.outputs)](const KernelArguments& a) {
+          gemm.run({a.inputs[product.a], a.inputs[product.b], nullptr, a.outputs[0], nullptr, a.workspace});
         };
       },
       product_workspace<LinearWeightGrad>);

@@ -15,31 +15,22 @@ namespace {
 
 constexpr int kLeastMajor = 8;
 
-class CudaMemory final : public DeviceMemory {
+class CudaMemory final : public CountedMemory {
  public:
-  CudaMemory(std::size_t bytes, cudaStream_t stream, std::size_t& current, std::size_t& peak)
-      : bytes_(bytes), current_(current) {
+  CudaMemory(std::size_t bytes, cudaStream_t stream, MemoryUse& use) : CountedMemory(take(bytes), bytes, use) {
+    check_cuda(cudaMemsetAsync(data(), 0, bytes, stream), "zeroing memory");
+  }
+  ~CudaMemory() override { cudaFree(data()); }
+  CudaMemory(const CudaMemory&) = delete;
+  CudaMemory& operator=(const CudaMemory&) = delete;
+
+ private:
+  static std::byte* take(std::size_t bytes) {
     void* data = nullptr;
     check_cuda(cudaMalloc(&data, std::max<std::size_t>(bytes, 1)),
                fmt::format("cannot take {} of the GPU's memory", human_bytes(bytes)).c_str());
-    data_ = static_cast<std::byte*>(data);
-    check_cuda(cudaMemsetAsync(data, 0, bytes, stream), "zeroing memory");
-    current_ += bytes_;
-    peak = std::max(peak, current_);
+    return static_cast<std::byte*>(data);
   }
-  ~CudaMemory() override {
-    cudaFree(data_);
-    current_ -= bytes_;
-  }
-  CudaMemory(const CudaMemory&) = delete;
-  CudaMemory& operator=(const CudaMemory&) = delete;
-  std::byte* data() const override { return data_; }
-  std::size_t bytes() const override { return bytes_; }
-
- private:
-  std::byte* data_ = nullptr;
-  std::size_t bytes_;
-  std::size_t& current_;
 };
 
 class GraphRecording final : public Recording {
@@ -120,7 +111,7 @@ std::string CudaDevice::bus_id() const {
 }
 
 std::unique_ptr<DeviceMemory> CudaDevice::allocate(std::size_t bytes) {
-  return std::make_unique<cuda::CudaMemory>(bytes, context_.stream, current_, peak_);
+  return std::make_unique<cuda::CudaMemory>(bytes, context_.stream, memory_);
 }
 
 std::unique_ptr<Kernel> CudaDevice::prepare(const Op& op, Specs inputs, std::span<const TensorSpec> outputs) {

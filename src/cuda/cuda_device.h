@@ -18,7 +18,7 @@ class CudaDevice final : public Device {
   std::string name() const override;
   std::string bus_id() const override;
   std::unique_ptr<DeviceMemory> allocate(std::size_t bytes) override;
-  MemoryUse memory() const override { return {current_, peak_}; }
+  MemoryUse memory() const override { return memory_; }
   std::unique_ptr<Kernel> prepare(const Op& op, Specs inputs, std::span<const TensorSpec> outputs) override;
   std::size_t workspace(const Op& op, Specs inputs, std::span<const TensorSpec> outputs) const override;
   void copy_in(std::byte* to, std::span<const std::byte> from) override;
@@ -34,8 +34,7 @@ class CudaDevice final : public Device {
  private:
   cuda::Context context_;
   std::unique_ptr<KernelRegistry> registry_;
-  std::size_t current_ = 0;
-  std::size_t peak_ = 0;
+  MemoryUse memory_;
 };
 
 // How many CUDA devices this process sees; 0 without a driver.

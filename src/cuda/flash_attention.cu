@@ -71,12 +71,12 @@ void find_ranges(cudaStream_t stream, const FlashShape& s, const FlashJob& job, 
   a.range = by_key ? job.query_range : job.key_range;
   a.hull = by_key ? job.query_hull : job.key_hull;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(blocks_of(s.tokens, rows));
+  config.gridDim = dim3(grid_of(s.tokens, rows));
   config.blockDim = dim3(static_cast<unsigned>(rows));
   config.dynamicSmemBytes = 32 * sizeof(int2);
   config.stream = stream;
   check_cuda(cudaLaunchKernelEx(&config, ranges_kernel, a), "attention: ranges");
-  check_cuda(cudaGetLastError(), "attention: ranges");
+  check_launch("attention: ranges");
 }
 
 // delta = rowsum(dO o) and lse in powers of two: a warp per token and head.
@@ -102,7 +102,7 @@ __global__ void delta_kernel(const FlashJob job) {
 
 template <class T>
 void find_delta(cudaStream_t stream, const FlashJob& job) {
-  launch<delta_kernel<T>>(stream, dim3(blocks_of(job.tokens, kDeltaThreads / 32), static_cast<unsigned>(job.heads)),
+  launch<delta_kernel<T>>(stream, dim3(grid_of(job.tokens, kDeltaThreads / 32), static_cast<unsigned>(job.heads)),
                           kDeltaThreads, 0, job);
 }
 
@@ -145,18 +145,14 @@ std::size_t carve(const FlashShape& s, bool backward, void* workspace, FlashJob&
   const FlashTiles tiles = tiles_of(s);
   Carver space(workspace);
   job.key_range = space.take<int2>(s.tokens);
-  job.key_hull = space.take<int2>(blocks_of(s.tokens, backward ? tiles.dq_queries : tiles.forward_queries));
+  job.key_hull = space.take<int2>(grid_of(s.tokens, backward ? tiles.dq_queries : tiles.forward_queries));
   if (backward) {
     job.query_range = space.take<int2>(s.tokens);
-    job.query_hull = space.take<int2>(blocks_of(s.tokens, tiles.dkv_keys));
+    job.query_hull = space.take<int2>(grid_of(s.tokens, tiles.dkv_keys));
     job.lse2 = space.take<float>(s.heads * s.tokens);
     job.delta = space.take<float>(s.heads * s.tokens);
   }
   return space.used();
-}
-
-bool aligned16(const void* p) {
-  return reinterpret_cast<std::uintptr_t>(p) % 16 == 0;
 }
 
 FlashJob make_job(const FlashShape& s, const void* qkv, const std::int32_t* seq_start, const std::int64_t* token_keys) {

@@ -256,7 +256,7 @@ void mma_backward_keys(cudaStream_t stream, const FlashJob& job) {
   for_padded_dim(job.head_dim, [&](auto dim) {
     using F = KeysTiles<dim()>;
     launch<keys_kernel<T, dim()>>(stream,
-                                  dim3(blocks_of(job.tokens, F::kKeys), static_cast<unsigned>(job.kv_heads), F::kParts),
+                                  dim3(grid_of(job.tokens, F::kKeys), static_cast<unsigned>(job.kv_heads), F::kParts),
                                   F::kThreads, F::kShared, job);
   });
 }
@@ -265,7 +265,7 @@ template <class T>
 void mma_backward_queries(cudaStream_t stream, const FlashJob& job) {
   for_padded_dim(job.head_dim, [&](auto dim) {
     using F = QueriesTiles<dim()>;
-    launch<queries_kernel<T, dim()>>(stream, dim3(blocks_of(job.tokens, F::kQueries), static_cast<unsigned>(job.heads)),
+    launch<queries_kernel<T, dim()>>(stream, dim3(grid_of(job.tokens, F::kQueries), static_cast<unsigned>(job.heads)),
                                      F::kThreads, F::kShared, job);
   });
 }

@@ -4,12 +4,14 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
-#include <string>
 #include <type_traits>
 
 #include "base/error.h"
+#include "cuda/cuda_check.h"
 #include "cuda/flash_attention.h"
 #include "cuda/flash_ptx.cuh"
+#include "cuda/numeric.cuh"
+#include "cuda/philox.cuh"
 
 namespace convoy::cuda {
 
@@ -40,11 +42,6 @@ struct FlashJob {
   float *lse2, *delta;  // [H, tokens]: lse in powers of two, rowsum(dO o)
 };
 
-// Throws an internal error after a failed call or launch.
-inline void check_cuda(cudaError_t status, const char* what) {
-  if (status != cudaSuccess) throw internal_error(std::string(what) + ": " + cudaGetErrorString(status));
-}
-
 template <auto kKernel>
 void launch(cudaStream_t stream, dim3 grid, int threads, std::size_t shared, const FlashJob& job) {
   // Once per instance, and with the largest size: an instance always asks for the same.
@@ -57,35 +54,10 @@ void launch(cudaStream_t stream, dim3 grid, int threads, std::size_t shared, con
   config.dynamicSmemBytes = shared;
   config.stream = stream;
   check_cuda(cudaLaunchKernelEx(&config, kKernel, job), "attention: launch");
-  check_cuda(cudaGetLastError(), "attention: launch");
-}
-
-inline unsigned blocks_of(std::int64_t n, std::int64_t rows) {
-  return static_cast<unsigned>((n + rows - 1) / rows);
+  check_launch("attention: launch");
 }
 
 // --- dropout -------------------------------------------------------------------------------------------------------
-
-struct Random4 {
-  std::uint32_t word[4];
-};
-
-// Philox4x32-10 as in base/random.h.
-__device__ __forceinline__ Random4 philox4(std::uint32_t c0, std::uint32_t c1, std::uint32_t c2, std::uint32_t c3,
-                                           std::uint32_t k0, std::uint32_t k1) {
-#pragma unroll
-  for (int round = 0; round < 10; ++round) {
-    const std::uint32_t n0 = __umulhi(0xCD9E8D57u, c2) ^ c1 ^ k0, n1 = 0xCD9E8D57u * c2;
-    const std::uint32_t n2 = __umulhi(0xD2511F53u, c0) ^ c3 ^ k1, n3 = 0xD2511F53u * c0;
-    c0 = n0;
-    c1 = n1;
-    c2 = n2;
-    c3 = n3;
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
-  return {{c0, c1, c2, c3}};
-}
 
 // Bit i: whether the probability of the query and key first_key + i is kept, for kBits (at most 32) keys. Keys before
 // the query's document give bits of no meaning.
@@ -100,12 +72,13 @@ __device__ __forceinline__ std::uint32_t keep_bits(const FlashJob& job, int head
   // A group more than kBits / 4, as the keys need not begin with a group. Rolled: the generator is long.
 #pragma unroll 1
   for (int g = 0; g <= kBits / 4; ++g) {
-    const Random4 r =
-        philox4(group + static_cast<std::uint32_t>(g), job.use_word + static_cast<std::uint32_t>(head),
-                static_cast<std::uint32_t>(token), static_cast<std::uint32_t>(token >> 32), job.seed[0], job.seed[1]);
+    const uint4 r = philox(
+        make_uint4(group + static_cast<std::uint32_t>(g), job.use_word + static_cast<std::uint32_t>(head),
+                   static_cast<std::uint32_t>(token), static_cast<std::uint32_t>(token >> 32)),
+        job.seed[0], job.seed[1]);
     std::uint32_t four = 0;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) four |= static_cast<std::uint32_t>((r.word[i] >> 8) >= job.drop_below) << i;
+    for (int i = 0; i < 4; ++i) four |= static_cast<std::uint32_t>((philox_word(r, i) >> 8) >= job.drop_below) << i;
     bits |= static_cast<std::uint64_t>(four) << (4 * g);
   }
   return static_cast<std::uint32_t>(bits >> shift);

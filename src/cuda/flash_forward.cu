@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(ForwardTiles<kDim>::kThreads, ForwardTiles<kDi
 template <class T, int kDim>
 void run(cudaStream_t stream, const FlashJob& job) {
   using F = ForwardTiles<kDim>;
-  launch<forward_kernel<T, kDim>>(stream, dim3(blocks_of(job.tokens, F::kQueries), static_cast<unsigned>(job.heads)),
+  launch<forward_kernel<T, kDim>>(stream, dim3(grid_of(job.tokens, F::kQueries), static_cast<unsigned>(job.heads)),
                                   F::kThreads, F::kShared, job);
 }
 

@@ -223,14 +223,14 @@ __global__ void __launch_bounds__(kThreads) keys_kernel(const __grid_constant__ 
 
 template <int kColumns>
 void forward_of(cudaStream_t stream, const FlashJob& job) {
-  launch<forward_kernel<kColumns>>(stream, dim3(blocks_of(job.tokens, kRows), static_cast<unsigned>(job.heads)),
+  launch<forward_kernel<kColumns>>(stream, dim3(grid_of(job.tokens, kRows), static_cast<unsigned>(job.heads)),
                                    kThreads, 3 * Rows<kColumns>::kSize * sizeof(float), job);
 }
 
 template <int kColumns>
 void backward_of(cudaStream_t stream, const FlashJob& job) {
   constexpr std::size_t kShared = 4 * Rows<kColumns>::kSize * sizeof(float);
-  const unsigned blocks = blocks_of(job.tokens, kRows);
+  const unsigned blocks = grid_of(job.tokens, kRows);
   launch<keys_kernel<kColumns>>(stream, dim3(blocks, static_cast<unsigned>(job.kv_heads)), kThreads, kShared, job);
   launch<queries_kernel<kColumns>>(stream, dim3(blocks, static_cast<unsigned>(job.heads)), kThreads, kShared, job);
 }

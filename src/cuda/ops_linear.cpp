@@ -1,4 +1,6 @@
 // Matrix products with weights, and the gradients of biases.
+#include <type_traits>
+
 #include "cuda/activation.h"
 #include "cuda/column_sums.h"
 #include "cuda/matmul.h"
@@ -8,38 +10,20 @@
 namespace convoy::cuda {
 namespace {
 
-MatmulSpec spec_of(const Linear& op, const KernelRequest& q) {
+template <typename O>
+MatmulSpec spec_of(const O& op, const KernelRequest& q) {
+  const Product product = product_of(op, q.inputs, q.outputs);
+  const bool adds_bias = std::is_same_v<O, Linear>;  // its third input; the gradients' is a sum
   MatmulSpec spec;
-  spec.m = q.inputs[0]->shape[0];
-  spec.n = q.outputs[0].shape[1];
-  spec.k = q.inputs[0]->shape[1];
-  spec.transpose_b = !op.transposed;
-  spec.in = spec.out = q.inputs[0]->dtype;
-  spec.bias = q.has(2);
-  return spec;
-}
-
-MatmulSpec spec_of(const LinearInputGrad& op, const KernelRequest& q) {
-  MatmulSpec spec;
-  spec.m = q.outputs[0].shape[0];
-  spec.n = q.outputs[0].shape[1];
-  spec.k = q.inputs[0]->shape[1];
-  spec.transpose_b = op.transposed;
-  spec.in = spec.out = q.inputs[0]->dtype;
-  spec.accumulate = q.has(2);
-  return spec;
-}
-
-// dW = dYᵀ·X for a weight [out, in], Xᵀ·dY for a transposed one.
-MatmulSpec spec_of(const LinearWeightGrad& /*op*/, const KernelRequest& q) {
-  MatmulSpec spec;
-  spec.m = q.outputs[0].shape[0];
-  spec.n = q.outputs[0].shape[1];
-  spec.k = q.inputs[0]->shape[0];
-  spec.transpose_a = true;
+  spec.m = product.m;
+  spec.n = product.n;
+  spec.k = product.k;
+  spec.transpose_a = product.transpose_a;
+  spec.transpose_b = product.transpose_b;
   spec.in = q.inputs[0]->dtype;
   spec.out = q.outputs[0].dtype;
-  spec.accumulate = q.has(2);
+  spec.bias = adds_bias && q.has(2);
+  spec.accumulate = !adds_bias && q.has(2);
   return spec;
 }
 
@@ -90,11 +74,9 @@ void register_linear(KernelRegistry& registry, Context& c) {
       product_workspace<LinearInputGrad>(c));
   registry.add<LinearWeightGrad>(
       [&c](const LinearWeightGrad& op, const KernelRequest& q) {
-        return [product = std::make_shared<Matmul>(c, spec_of(op, q)),
-                transposed = op.transposed](const KernelArguments& a) {
-          const std::byte* x = a.inputs[0];
-          const std::byte* dy = a.inputs[1];
-          product->run(transposed ? x : dy, transposed ? dy : x, nullptr, a.outputs[0], a.outputs[0], a.workspace);
+        return [matmul = std::make_shared<Matmul>(c, spec_of(op, q)),
+                product = product_of(op, q.inputs, q.outputs)](const KernelArguments& a) {
+          matmul->run(a.inputs[product.a], a.inputs[product.b], nullptr, a.outputs[0], a.outputs[0], a.workspace);
         };
       },
       product_workspace<LinearWeightGrad>(c));

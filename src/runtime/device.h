@@ -19,6 +19,33 @@ class DeviceMemory {
   virtual std::size_t bytes() const = 0;
 };
 
+struct MemoryUse {
+  std::size_t current = 0;
+  std::size_t peak = 0;
+};
+
+// Memory that its device's figures count while it lives.
+class CountedMemory : public DeviceMemory {
+ public:
+  ~CountedMemory() override { use_.current -= bytes_; }
+  CountedMemory(const CountedMemory&) = delete;
+  CountedMemory& operator=(const CountedMemory&) = delete;
+  std::byte* data() const override { return data_; }
+  std::size_t bytes() const override { return bytes_; }
+
+ protected:
+  // `data` was taken by the caller, whose destructor gives it back.
+  CountedMemory(std::byte* data, std::size_t bytes, MemoryUse& use) : data_(data), bytes_(bytes), use_(use) {
+    use_.current += bytes_;
+    use_.peak = use_.peak > use_.current ? use_.peak : use_.current;
+  }
+
+ private:
+  std::byte* data_;
+  std::size_t bytes_;
+  MemoryUse& use_;
+};
+
 // The operands of one run of a kernel; absent operands are null.
 struct KernelArguments {
   std::span<std::byte* const> inputs;
@@ -38,11 +65,6 @@ class Recording {
  public:
   virtual ~Recording() = default;
   virtual void replay() = 0;
-};
-
-struct MemoryUse {
-  std::size_t current = 0;
-  std::size_t peak = 0;
 };
 
 class Device : public WorkspaceSizes {

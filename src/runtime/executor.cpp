@@ -67,8 +67,7 @@ void Executor::bind(std::size_t gradient_slot) {
 
 void Executor::run(std::size_t gradient_slot) {
   bind(gradient_slot);
-  const bool observed = profiling_ || timing_on_ || trace_ != nullptr;
-  if (observed || has_collectives_ || !recordable_) return run_steps();
+  if (observed() || has_collectives_ || !recordable_) return run_steps();
   const std::pair key{gradient_slot, device_.recording_variant()};
   const auto [place, first] = recordings_.try_emplace(key);
   if (first) return run_steps();
@@ -78,11 +77,11 @@ void Executor::run(std::size_t gradient_slot) {
 }
 
 void Executor::run_steps() {
-  const bool observed = profiling_ || timing_on_ || trace_ != nullptr;
+  const bool observe = observed();
   for (std::size_t i = 0; i < steps_.size(); ++i) {
     Step& step = steps_[i];
     if (communicator_ != nullptr) communicator_->progress();
-    if (observed) {
+    if (observe) {
       run_observed(i);
     } else {
       step.kernel->run({step.inputs, step.outputs, arenas_.workspace()});

@@ -46,6 +46,7 @@ class Executor {
     std::vector<std::byte*> inputs, outputs;
   };
   void bind(std::size_t gradient_slot);
+  bool observed() const { return profiling_ || timing_on_ || trace_ != nullptr; }
   void run_steps();
   void run_observed(std::size_t index);
 

@@ -1,5 +1,7 @@
 #include "graph/ops/linear.h"
 
+#include <utility>
+
 #include "graph/graph.h"
 
 namespace convoy {
@@ -93,6 +95,20 @@ Cost LinearWeightGrad::cost(Specs in, std::span<const TensorSpec> out) const {
 
 std::vector<TensorSpec> BiasGrad::infer(Specs in) const {
   return {{accumulation_dtype(in[0]->dtype), {in[0]->shape[1]}}};
+}
+
+Product product_of(const Linear& op, Specs in, std::span<const TensorSpec> out) {
+  return {in[0]->shape[0], out[0].shape[1], in[0]->shape[1], false, !op.transposed};
+}
+
+Product product_of(const LinearInputGrad& op, Specs in, std::span<const TensorSpec> out) {
+  return {out[0].shape[0], out[0].shape[1], in[0]->shape[1], false, op.transposed};
+}
+
+Product product_of(const LinearWeightGrad& op, Specs in, std::span<const TensorSpec> out) {
+  Product product{out[0].shape[0], out[0].shape[1], in[0]->shape[0], true, false};
+  if (!op.transposed) std::swap(product.a, product.b);
+  return product;
 }
 
 }  // namespace convoy

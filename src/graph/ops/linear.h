@@ -45,6 +45,18 @@ struct LinearWeightGrad final : Op {
   bool transposed;
 };
 
+// The row-major product C[m, n] = op(A) op(B) that an operation is, with the inputs that are its A and B.
+struct Product {
+  std::int64_t m, n, k;
+  bool transpose_a;  // A is stored [k, m]
+  bool transpose_b;  // B is stored [n, k]
+  std::size_t a = 0, b = 1;
+};
+Product product_of(const Linear& op, Specs in, std::span<const TensorSpec> out);
+Product product_of(const LinearInputGrad& op, Specs in, std::span<const TensorSpec> out);
+// dW = dYᵀ·X for a weight [out, in], Xᵀ·dY for a transposed one.
+Product product_of(const LinearWeightGrad& op, Specs in, std::span<const TensorSpec> out);
+
 // (dy [tokens, n], sum?) → the gradient of a bias [n]: column sums.
 struct BiasGrad final : Op {
   std::string_view name() const override { return "bias_grad"; }
