@@ -34,6 +34,13 @@ struct RunConfig {
   std::optional<std::string> tokenizer;
   std::optional<DType> dtype;  // f32, bf16 or f16; see resolve_dtype
   std::optional<double> rope_theta;
+  std::optional<std::int64_t> lora_rank;
+  std::optional<double> lora_alpha;
+  double lora_dropout = 0;
+  bool use_rslora = false;
+  std::vector<std::string> target_modules, exclude_modules, layers_to_transform, modules_to_save;
+  std::optional<std::string> adapter;
+  std::vector<std::string> freeze;
   bool train_pad_row = false;
 
   // Data

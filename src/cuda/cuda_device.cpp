@@ -94,6 +94,7 @@ CudaDevice::CudaDevice(const Options& options)
   cuda::register_head(*registry_, context_);
   cuda::register_update(*registry_, context_);
   cuda::register_compress(*registry_, context_);
+  cuda::register_columns(*registry_, context_);
 }
 
 CudaDevice::~CudaDevice() {

@@ -16,5 +16,6 @@ void register_attention(KernelRegistry& registry, Context& context);
 void register_head(KernelRegistry& registry, Context& context);
 void register_update(KernelRegistry& registry, Context& context);
 void register_compress(KernelRegistry& registry, Context& context);
+void register_columns(KernelRegistry& registry, Context& context);
 
 }  // namespace convoy::cuda

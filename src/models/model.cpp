@@ -14,18 +14,19 @@ std::int64_t Model::parameter_count() const {
 }
 
 void initialize(const Parameter& parameter, std::size_t index, std::uint64_t seed, std::span<float> values) {
-  if (parameter.init_std == 0) {
+  if (parameter.init_std == 0 && parameter.init_bound == 0) {
     std::fill(values.begin(), values.end(), parameter.init_value);
     return;
   }
   // Each piece has a random stream of its own, so that the pool can draw them side by side.
   constexpr std::size_t kPiece = 1 << 16;
-  const auto deviation = static_cast<float>(parameter.init_std);
+  const bool uniform = parameter.init_std == 0;
+  const auto size = static_cast<float>(uniform ? parameter.init_bound : parameter.init_std);
   parallel_for(static_cast<std::int64_t>((values.size() + kPiece - 1) / kPiece), [&](std::int64_t piece) {
     RandomStream random(seed, (static_cast<std::uint64_t>(index + 1) << 32) + static_cast<std::uint64_t>(piece));
     const std::size_t begin = static_cast<std::size_t>(piece) * kPiece;
     for (float& value : values.subspan(begin, std::min(kPiece, values.size() - begin)))
-      value = deviation * random.normal();
+      value = size * (uniform ? 2 * random.uniform() - 1 : random.normal());
   });
   if (parameter.zero_row >= 0) {
     const std::int64_t width = parameter.shape.numel() / parameter.shape[0];

@@ -22,6 +22,8 @@ struct Parameter {
   float init_value = 0;        // constant, where init_std is 0
   std::int64_t zero_row = -1;  // a row that starts as zeros (the pad token)
   bool decay = true;           // weight decay applies (Hugging Face: not to biases and norms)
+  bool trainable = true;       // else it has neither gradient nor optimizer state
+  double init_bound = 0;       // uniform in ±init_bound, where not 0 and init_std is 0
 };
 
 // One tensor of a Hugging Face file: a run of rows (first dimension) of a parameter.
@@ -30,6 +32,7 @@ struct FileTensor {
   Shape shape;
   std::size_t parameter = 0;
   std::int64_t first_row = 0;  // in units of the parameter's first dimension
+  bool adapter = false;        // of an adapter's file, not the model's
 };
 
 enum class GraphKind : std::uint8_t {

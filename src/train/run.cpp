@@ -12,6 +12,7 @@
 #include "base/parallel.h"
 #include "checkpoint/output_lock.h"
 #include "config/resolve.h"
+#include "models/freeze.h"
 #include "monitor/svg_plot.h"
 #include "plan/ceilings.h"
 #include "plan/memory_report.h"
@@ -175,8 +176,7 @@ void load_best(const Trainer& trainer, Engine& engine) {
     log_warning("load_best_model_at_end: no checkpoint of the best evaluation was kept; the last weights are saved");
     return;
   }
-  const ModelFolder folder(*best);
-  load_weights(engine.store(), folder);
+  load_trained(engine.store(), *best);
   log_info("the best model is that of {}", best->string());
 }
 
@@ -214,12 +214,25 @@ void warn_of_precision(const RunConfig& config, const ModelSource& source) {
   }
 }
 
+// The weights that a checkpoint writes: all, or with LoRA what is trained.
+std::size_t written_bytes(const ModelSource& source) {
+  if (source.adapter != nullptr) return static_cast<std::size_t>(trainable_count(*source.model)) * sizeof(float);
+  return static_cast<std::size_t>(source.model->parameter_count()) * size_of(source.stored);
+}
+
+// "7 parameters", and how many of them are trained where not all are.
+std::string parameters_text(const Model& model) {
+  const std::int64_t all = model.parameter_count(), trained = trainable_count(model);
+  if (all == trained) return fmt::format("{} parameters", all);
+  return fmt::format("{} parameters, {} of them trained ({:.2f}%)", all, trained,
+                     100 * static_cast<double>(trained) / static_cast<double>(all));
+}
+
 // What a checkpoint copies before it is written beside training: this rank's optimizer state, on the first rank the
 // weights.
 std::size_t snapshot_bytes(const RunConfig& config, const ModelSource& source, const ProgramSet& programs, int rank) {
   if (!config.async_save || config.save_strategy == Interval::kNo) return 0;
-  std::size_t bytes =
-      rank == 0 ? static_cast<std::size_t>(source.model->parameter_count()) * size_of(source.stored) : 0;
+  std::size_t bytes = rank == 0 ? written_bytes(source) : 0;
   if (config.save_only_model) return bytes;
   for (Role role : {Role::kMaster, Role::kMoment}) {
     for (const Slot& slot : programs.layout.slots(role)) bytes += slot.spec.bytes();
@@ -262,7 +275,7 @@ void report_plan(const ModelSource& source, const TrainShape& shape, const RunCo
   require_fit(*source.model, shape, device, report, memory_limit(config, shape.zero.world),
               beside_the_arenas(config, source));
   if (!first) return;
-  log_info("{}: {} parameters, {} of memory planned{}\n{}", source.model->family(), source.model->parameter_count(),
+  log_info("{}: {}, {} of memory planned{}\n{}", source.model->family(), parameters_text(*source.model),
            human_bytes(report.total), shape.zero.world > 1 ? " on this rank" : "", print(report));
   if (config.print_program) fmt::print("{}", listing(programs));
 }
@@ -280,6 +293,11 @@ int run_training(const RunConfig& settings, Device& device, const std::string& v
   std::optional<Ceilings> ceilings;  // read by every rank, so that an error ends them all alike
   if (config.ceilings_file) ceilings = read_ceilings(*config.ceilings_file);
   const ModelSource source = open_model(config);
+  if (config.from_scratch && source.adapter != nullptr) {
+    throw usage_error("LoRA adapts a model that is there, and from_scratch starts from random weights")
+        .at(config.source_of("from_scratch"))
+        .mend("give --model FOLDER, or leave lora_rank out");
+  }
   if (first) warn_of_precision(config, source);
   CheckpointStore store(config.output_dir);
   std::optional<OutputLock> output_lock;
@@ -305,12 +323,7 @@ int run_training(const RunConfig& settings, Device& device, const std::string& v
   if (source.dtype == DType::kF16) scaler.emplace(loss_scale_settings(config));
 
   Engine engine(device, *source.model, shape, &communicator);
-  WeightMap weights = canonical_weights(*source.model, source.stored);
-  if (source.folder) {
-    weights = load_weights(engine.store(), *source.folder);
-  } else {
-    engine.store().initialize(shape.seed);
-  }
+  const WeightMap weights = start_weights(engine.store(), source, shape);
   std::optional<std::filesystem::path> checkpoint;
   if (config.resume_from_checkpoint) checkpoint = find_checkpoint(*config.resume_from_checkpoint, store, communicator);
   std::optional<std::int64_t> resumed_step;
@@ -367,8 +380,8 @@ std::string plan_run(const RunConfig& settings, Device& device) {
   const MemoryReport report = full_report(config, source, programs, shape.zero);
   const double tokens = static_cast<double>(shape.tokens());
   std::string text =
-      fmt::format("{}: {} parameters, {}, micro-batch {} × {} tokens, accumulation {}, recompute {}{}\nrank 0\n{}",
-                  source.model->family(), source.model->parameter_count(), name_of(shape.dtype), shape.rows, shape.seq,
+      fmt::format("{}: {}, {}, micro-batch {} × {} tokens, accumulation {}, recompute {}{}\nrank 0\n{}",
+                  source.model->family(), parameters_text(*source.model), name_of(shape.dtype), shape.rows, shape.seq,
                   shape.accumulation, name_of(shape.recompute),
                   ranks > 1 ? fmt::format(", {} ranks, ZeRO stage {}", ranks, shape.zero.stage) : "", print(report));
   std::size_t most = report.total;
