@@ -13,6 +13,7 @@
 #include "devices/make_device.h"
 #include "text/chat.h"
 #include "text/tokenizer.h"
+#include "train/adapter_io.h"
 #include "train/generator.h"
 #include "train/weights_io.h"
 
@@ -20,7 +21,7 @@ namespace convoy {
 namespace {
 
 struct Arguments {
-  std::string model, prompt, tokenizer, dtype, chat, device = "cpu";
+  std::string model, adapter, prompt, tokenizer, dtype, chat, device = "cpu";
   std::int64_t max_new_tokens = 128, max_length = 0;
   SamplingOptions sampling;
   bool greedy = false, ignore_eos = false, echo = true;
@@ -55,9 +56,14 @@ std::int64_t longest(const Arguments& arguments, const Model& model, std::size_t
 
 int generate(Arguments arguments) {
   set_threads(arguments.threads);
+  if (is_adapter_folder(arguments.model)) {  // its base model is named in it
+    if (arguments.adapter.empty()) arguments.adapter = arguments.model;
+    arguments.model = base_of_adapter(arguments.model, "").string();
+  }
   const ModelFolder folder(arguments.model);
-  const auto model =
-      make_model(folder.config(), (folder.folder() / "config.json").string(), {arguments.rope_theta, false});
+  auto model = make_model(folder.config(), (folder.folder() / "config.json").string(), {arguments.rope_theta, false});
+  if (!arguments.adapter.empty())
+    model = add_lora(std::move(model), read_adapter_config(arguments.adapter), arguments.adapter);
   const auto tokenizer =
       load_tokenizer(arguments.tokenizer.empty() ? folder.folder() : std::filesystem::path(arguments.tokenizer));
   arguments.sampling.vocab = tokenizer->vocab_size();
@@ -82,6 +88,7 @@ int generate(Arguments arguments) {
   const std::unique_ptr<Device> device = make_device(arguments.device);
   Generator generator(*device, *model, dtype, longest(arguments, *model, ids.size()));
   load_weights(generator.store(), folder);
+  if (!arguments.adapter.empty()) load_adapter(generator.store(), arguments.adapter);
   if (arguments.echo && arguments.chat.empty()) fmt::print("{}", arguments.prompt);
   StreamingDecoder decoder(*tokenizer, true);
   const auto show = [&](std::int32_t token) {
@@ -100,7 +107,8 @@ int generate(Arguments arguments) {
 int generate_command(const Words& words) {
   Arguments arguments;
   CLI::App app("continue a text with a model", "generate");
-  app.add_option("model", arguments.model, "a model folder")->required();
+  app.add_option("model", arguments.model, "a model folder, or that of a LoRA adapter")->required();
+  app.add_option("--adapter", arguments.adapter, "folder of a LoRA adapter of that model");
   app.add_option("-p,--prompt", arguments.prompt, "the text to continue, or the user's message with --chat");
   app.add_option("--chat", arguments.chat, "format the prompt as a chat: glm4, chatml, qwen2.5 or llama3");
   app.add_option("-n,--max_new_tokens,--max-new-tokens", arguments.max_new_tokens, "stop after so many tokens")
