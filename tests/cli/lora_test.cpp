@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/files.h"
@@ -27,7 +28,9 @@ class LoraCli : public testing::TinyRun {
   std::string base_folder() const { return folder_ / "base"; }
   // A run on the base model.
   std::vector<std::string> tuned(const std::string& output, const std::vector<std::string>& more) const {
-    std::vector<std::string> all = words(output, {"--model", base_folder(), "--no-from_scratch"});
+    std::vector<std::string> all = words(output, {"--model", base_folder()});
+    const auto scratch = std::find(all.begin(), all.end(), "--from_scratch");
+    all.erase(scratch, scratch + 3);  // and the model_config
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
@@ -95,13 +98,15 @@ TEST_F(LoraCli, GoesOnWithAnAdapterAndRefusesWhatDoesNotFit) {
   refused({"--lora_rank", "8", "--target_modules", "c_atn"}, "did you mean 'c_attn'");
   refused({"--lora_rank", "8", "--layers_to_transform", "x"}, "neither a layer nor a range");
   refused({"--freeze", "*"}, "nothing to train");
-  refused({"--lora_rank", "8", "--resume_from_checkpoint", folder_ / "run/checkpoint-6"}, "lora_rank");
+  refused({"--lora_rank", "8", "--resume_from_checkpoint", folder_ / "run/checkpoint-6"}, "has shape [4, 32]");
+  refused({"--lora_rank", "4", "--lora_alpha", "4", "--resume_from_checkpoint", folder_ / "run/checkpoint-6"},
+          "keep lora_rank, lora_alpha");
   std::vector<std::string> scratch = words(folder_ / "no", {"--lora_rank", "4"});
   EXPECT_THAT(run_convoy(scratch).output, HasSubstr("from_scratch starts from random weights"));
 }
 
 TEST_F(LoraCli, FrozenWeightsStayAsTheyAre) {
-  const Result run = run_convoy(tuned(folder_ / "run", {"--freeze", "*.h.*", "--freeze", "!*.h.1.mlp.*"}));
+  const Result run = run_convoy(tuned(folder_ / "run", {"--freeze", "*.h.*", "!*.h.1.mlp.*"}));
   ASSERT_EQ(run.status, 0) << run.output;
   const SafetensorsFile before(std::filesystem::path(base_folder()) / "model.safetensors");
   const SafetensorsFile after(folder_ / "run/model.safetensors");
