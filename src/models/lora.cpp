@@ -236,6 +236,18 @@ const std::vector<LoraAdapter>& lora_adapters(const Model& model) {
 
 LoraConfig resolved(const LoraConfig& config, const Model& model) {
   LoraConfig made = config;
+  // peft keeps two copies of a tied tensor that is trained: it has to know of both.
+  for (const FileTensor& tensor : model.file_tensors()) {
+    if (model.tied_head().empty() || tensor.name != model.tied_embedding()) continue;
+    if (!model.parameters()[tensor.parameter].trainable) continue;
+    for (const std::string& name : {module_of(tensor.name), module_of(model.tied_head())}) {
+      const auto& saved = made.modules_to_save;
+      const bool known = std::any_of(saved.begin(), saved.end(), [&](const std::string& each) {
+        return ModuleNames{{each}, false}.match(name);
+      });
+      if (!known) made.modules_to_save.push_back(name.substr(name.rfind('.') + 1));
+    }
+  }
   if (!config.targets.all_linear()) return made;
   std::set<std::string> ends;
   for (const LoraAdapter& adapter : lora_adapters(model))

@@ -35,7 +35,7 @@ std::unique_ptr<Model> add_lora(std::unique_ptr<Model> model, const LoraConfig& 
 
 // The adapters of a model that add_lora made; none for others.
 const std::vector<LoraAdapter>& lora_adapters(const Model& model);
-// `config` with all-linear spelled out as the modules' last names, as peft writes it.
+// `config` as peft writes it: all-linear spelled out as the modules' last names, both names of a tied tensor saved.
 LoraConfig resolved(const LoraConfig& config, const Model& model);
 // The name in an adapter's file of a weight of the model itself (modules_to_save).
 std::string saved_module_name(const std::string& tensor);

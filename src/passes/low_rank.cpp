@@ -47,8 +47,8 @@ class Branching {
   }
 
   template <typename O>
-  ValueId emit(O op, std::vector<ValueId> inputs, const char* name) {
-    made_.push_back(graph_.make(std::make_shared<const O>(std::move(op)), std::move(inputs), {name}));
+  ValueId emit(O op, const std::vector<ValueId>& inputs, const char* name) {
+    made_.push_back(graph_.make(std::make_shared<const O>(std::move(op)), inputs, {name}));
     return made_.back().outputs[0];
   }
 

@@ -13,6 +13,7 @@
 #include "golden_batch.h"
 #include "graph/ops/linear_cross_entropy.h"
 #include "models/freeze.h"
+#include "passes/lifetimes.h"
 #include "support/graph_runner.h"
 #include "train/adapter_io.h"
 #include "train/tiny_model.h"
@@ -129,6 +130,22 @@ TEST(LoraNames, AllLinearTakesEveryLinearLayerButTheHead) {
   }
 }
 
+TEST(LoraNames, ATiedTensorIsSavedUnderBothNames) {
+  for (const char* saved : {"lm_head", "embed_tokens"}) {
+    LoraConfig config;
+    config.targets = {{"q_proj"}, false};
+    config.modules_to_save = {saved};
+    const auto model = add_lora(tiny("qwen2"), config, "test");
+    std::set<std::string> names;
+    for (const StoredBinding& binding : adapter_map(*model, DType::kF32).bindings) names.insert(binding.stored.name);
+    EXPECT_EQ(names.count("base_model.model.model.embed_tokens.weight"), 1u);
+    EXPECT_EQ(names.count("base_model.model.lm_head.weight"), 1u);
+    const auto modules = resolved(config, *model).modules_to_save;
+    EXPECT_EQ(std::set<std::string>(modules.begin(), modules.end()),
+              (std::set<std::string>{"lm_head", "embed_tokens"}));
+  }
+}
+
 TEST(LoraNames, LayersExcludedModulesAndRegularExpressions) {
   LoraConfig config;
   config.targets = {{"q_proj", "mlp.up_proj"}, false};
@@ -222,6 +239,41 @@ TEST(Plan, FrozenWeightsHaveNoGradientsAndNoState) {
         EXPECT_FALSE(head != nullptr && head->dweight);
       }
       EXPECT_EQ(products, 2 * lora_adapters(*model).size()) << family;
+    }
+  }
+}
+
+TEST(Plan, TakesExactlyWhatItSays) {
+  for (const std::string& family : testing::tiny_families()) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const RecomputeMode mode : {RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull}) {
+        LoraConfig config;
+        config.dropout = 0.1;
+        const auto whole = tiny(family);
+        const auto model = add_lora(tiny(family), config, "test");
+        TrainShape shape;
+        shape.seq = 24;
+        shape.dtype = dtype;
+        shape.accumulation = 2;
+        shape.recompute = mode;
+        CpuDevice planner, device;
+        const ProgramSet set = make_programs(*model, shape, planner);
+        const auto bytes = [](const ProgramSet& of, Role role) {
+          return of.sizes.bytes[static_cast<std::size_t>(role)];
+        };
+        Engine engine(device, *model, shape);
+        engine.store().initialize(5);
+        const auto batch = testing::random_batch(shape.rows, shape.seq, 97);
+        engine.micro_step(batch.view(), 0.01);
+        engine.micro_step(batch.view(), 0.01);
+        engine.update(1e-3, 1);
+        EXPECT_EQ(device.memory().peak, set.sizes.total()) << family;
+        EXPECT_EQ(aligned(engine.micro_executor().high_water(Role::kActivation)), bytes(set, Role::kActivation));
+        // The adapters of these tiny models are a third of the model.
+        const ProgramSet full = make_programs(*whole, shape, planner);
+        EXPECT_LT(bytes(set, Role::kGradient), bytes(full, Role::kGradient));
+        EXPECT_LT(bytes(set, Role::kMoment), bytes(full, Role::kMoment));
+      }
     }
   }
 }
