@@ -92,7 +92,7 @@ ModuleNames module_names(const RunConfig& config, const char* key, const std::ve
 
 LoraConfig lora_settings(const RunConfig& config) {
   LoraConfig lora;
-  lora.rank = *config.lora_rank;
+  lora.rank = config.lora_rank.value_or(lora.rank);
   lora.alpha = config.lora_alpha.value_or(2.0 * static_cast<double>(lora.rank));
   lora.dropout = config.lora_dropout;
   lora.rslora = config.use_rslora;
