@@ -67,6 +67,8 @@ int run(const Words& words) {
 
 bool parse_words(CLI::App& app, const Words& words) {
   Words reversed(words.rbegin(), words.rend());
+  const std::string name = app.get_name();
+  app.name("convoy " + name);
   try {
     app.parse(reversed);
     return true;
@@ -74,7 +76,7 @@ bool parse_words(CLI::App& app, const Words& words) {
     fmt::print("{}", app.help());
     return false;
   } catch (const CLI::ParseError& failure) {
-    throw usage_error(failure.what()).mend(fmt::format("see: convoy {} --help", app.get_name()));
+    throw usage_error(failure.what()).mend(fmt::format("see: convoy {} --help", name));
   }
 }
 

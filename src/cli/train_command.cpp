@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/log.h"
 #include "cli/commands.h"
 #include "cli/start_workers.h"
 #include "comm/communicator.h"
@@ -28,6 +29,12 @@ int be_worker(const RunConfig& config, const WorkerEnvironment& worker) {
   options.token = worker.token;
   options.serve_rendezvous = worker.rank == 0;
   options.timeout_seconds = config.timeout;
+  // A launcher may count the ranks of this host or of all.
+  if (config.num_processes && *config.num_processes != worker.size && *config.num_processes != worker.local_size &&
+      worker.rank == 0) {
+    log_warning("num_processes {} ({}) does not count: {} has started {} ranks", *config.num_processes,
+                config.source_of("num_processes"), worker.started_by, worker.size);
+  }
   const std::unique_ptr<Communicator> communicator = connect(options);
   try {
     const std::unique_ptr<Device> device = make_device(config.device, {worker.local_rank, config.deterministic});

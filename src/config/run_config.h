@@ -178,6 +178,9 @@ std::string config_reference();
 // Every setting as a YAML run file that reads back to the same settings, with the source of each as a comment.
 std::string print_resolved(const RunConfig& config);
 
+// Names and values of what all ranks of a job must be told alike: every key but those of one process.
+std::vector<std::pair<std::string, std::string>> shared_settings(const RunConfig& config);
+
 // Checks that need more than one key; parse_run_config has called it.
 void check_run_config(const RunConfig& config);
 // A note for every key that was given and that another setting leaves without effect.

@@ -17,6 +17,7 @@
 #include "plan/memory_report.h"
 #include "plan/model_flops.h"
 #include "train/keep_alive.h"
+#include "train/rank_agreement.h"
 #include "train/run_checkpoint.h"
 #include "train/run_data.h"
 #include "train/run_observer.h"
@@ -72,6 +73,7 @@ ScheduleSettings schedule_settings(const RunConfig& config, const Counts& counts
   settings.warmup_steps = counts.warmup;
   settings.total_steps = counts.total;
   settings.parameters = config.lr_scheduler_kwargs;
+  if (config.sources.contains("lr_scheduler_kwargs")) settings.where = config.source_of("lr_scheduler_kwargs");
   settings.greater_is_better = best_metric(config).greater_is_better;
   return settings;
 }
@@ -276,6 +278,9 @@ int run_training(const RunConfig& settings, Device& device, const std::string& v
   const RunConfig config = for_ranks(settings, communicator.size());
   apply_process_settings(config, rank, communicator.size());
   std::optional<KeepAlive> keep_alive(std::in_place, communicator);  // setting up may take longer than the timeout
+  Facts facts = shared_settings(config);
+  facts.emplace_back("Convoy's version", version);
+  require_agreement(facts, "start every rank with the same settings and program", communicator);
   require_training_inputs(config);
   std::optional<Ceilings> ceilings;  // read by every rank, so that an error ends them all alike
   if (config.ceilings_file) ceilings = read_ceilings(*config.ceilings_file);
@@ -295,6 +300,7 @@ int run_training(const RunConfig& settings, Device& device, const std::string& v
   report_plan(source, shape, config, device, first);
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(tokenizer_path(config));
   const RunData data = open_data(config, *tokenizer, source.model->vocab_size(), shape, communicator);
+  require_agreement(shared_inputs(source, *tokenizer, data), "give every rank the same files", communicator);
   const Counts counts = count_steps(config, data);
   const TrainerOptions options = trainer_options(config, counts, data, version);
   const ScheduleSettings rate = schedule_settings(config, counts);
@@ -355,6 +361,16 @@ int run_training(const RunConfig& settings, Device& device, const std::string& v
   communicator.barrier();
   log_info("the model is in {}", config.output_dir);
   return 0;
+}
+
+void check_before_start(const RunConfig& config) {
+  require_training_inputs(config);
+  // The number of steps is not known yet: one that warm-up parameters fit into.
+  constexpr std::int64_t kMany = std::int64_t{1} << 50;
+  const Counts counts{kMany, kMany, warmup_steps(config, kMany)};
+  const ScheduleSettings rate = schedule_settings(config, counts);
+  make_schedule(rate);
+  if (config.lr_scheduler_type == "reduce_lr_on_plateau") PlateauState{rate};
 }
 
 std::string plan_run(const RunConfig& settings, Device& device) {

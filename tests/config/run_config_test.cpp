@@ -185,7 +185,7 @@ TEST(RunConfig, Reporters) {
 }
 
 // A value for `key` that is allowed on its own.
-Value random_value(const Key& key, std::mt19937& random) {
+SettingValue random_value(const Key& key, std::mt19937& random) {
   const auto pick = [&](std::int64_t count) {
     return static_cast<std::int64_t>(random() % static_cast<unsigned>(count));
   };
