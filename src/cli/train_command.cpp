@@ -35,12 +35,14 @@ int be_worker(const RunConfig& config, const WorkerEnvironment& worker) {
     log_warning("num_processes {} ({}) does not count: {} has started {} ranks", *config.num_processes,
                 config.source_of("num_processes"), worker.started_by, worker.size);
   }
-  const std::unique_ptr<Communicator> communicator = connect(options);
+  std::unique_ptr<Device> device;  // outlives the communicator, which may use it
+  std::unique_ptr<Communicator> communicator = connect(options);
   try {
-    const std::unique_ptr<Device> device = make_device(config.device, {worker.local_rank, config.deterministic});
+    device = make_device(config.device, {worker.local_rank, worker.local_size, config.deterministic});
+    communicator = device_communicator(*device, std::move(communicator));
     return run_training(config, *device, kVersion, *communicator);
   } catch (const std::exception& failure) {
-    communicator->abort(failure.what());
+    if (communicator) communicator->abort(failure.what());
     throw;
   }
 }
@@ -67,7 +69,7 @@ int train_command(const Words& words) {
   SupervisorOptions options;
   options.ranks = static_cast<int>(config.num_processes.value_or(1));
   if (options.ranks > 1) return start_workers(config, kept, options);
-  const std::unique_ptr<Device> device = make_device(config.device, {0, config.deterministic});
+  const std::unique_ptr<Device> device = make_device(config.device, {0, 1, config.deterministic});
   const std::unique_ptr<Communicator> communicator = make_single_communicator();
   return run_training(config, *device, kVersion, *communicator);
 }

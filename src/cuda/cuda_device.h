@@ -2,6 +2,8 @@
 // rest. Computes in f32, bf16 and f16. Needs compute capability 8.0 or newer.
 #pragma once
 
+#include <map>
+
 #include "cuda/context.h"
 #include "runtime/device.h"
 
@@ -19,6 +21,8 @@ class CudaDevice final : public Device {
   std::string bus_id() const override;
   std::unique_ptr<DeviceMemory> allocate(std::size_t bytes) override;
   MemoryUse memory() const override { return memory_; }
+  std::unique_ptr<DeviceMemory> allocate_host(std::size_t bytes) override;
+  std::optional<std::size_t> own_memory() const override;
   std::unique_ptr<Kernel> prepare(const Op& op, Specs inputs, std::span<const TensorSpec> outputs) override;
   std::size_t workspace(const Op& op, Specs inputs, std::span<const TensorSpec> outputs) const override;
   void copy_in(std::byte* to, std::span<const std::byte> from) override;
@@ -30,11 +34,17 @@ class CudaDevice final : public Device {
   int recording_variant() const override;
 
   cuda::Context& context() { return context_; }
+  // The address and size of what allocate gave out around `at`; nothing for other addresses.
+  std::optional<std::pair<const std::byte*, std::size_t>> allocation_of(const std::byte* at) const;
 
  private:
   cuda::Context context_;
   std::unique_ptr<KernelRegistry> registry_;
-  MemoryUse memory_;
+  bool on_host(const std::byte* at) const;
+
+  MemoryUse memory_, host_memory_;
+  // What allocate and allocate_host gave out: bytes by address.
+  std::map<const std::byte*, std::size_t> allocated_, pinned_;
 };
 
 // How many CUDA devices this process sees; 0 without a driver.

@@ -399,6 +399,8 @@ ProgramSet make_programs(const Model& model, const TrainShape& shape, const Work
   set.update = compile(UpdateGraph(model, shape).build(), set.layout, workspaces, "update", {"norm"});
 
   take_persistent(set.sizes, set.layout);
+  for (const Role role : {Role::kMaster, Role::kMoment})
+    set.sizes.offloaded[static_cast<std::size_t>(role)] = shape.offload_optimizer;
   set.sizes.gradient_slots = shape.deterministic ? tree_slots(shape.accumulation) : 1;
   // Sharded gradients are not accumulated by the operations that make them: one slot for what comes in.
   if (!shape.deterministic && shape.zero.shards_gradients() && shape.accumulation > 1) set.sizes.gradient_slots = 2;

@@ -31,6 +31,9 @@ struct TrainShape {
   ZeroOptions zero;  // the ranks that share the work
   // Elements of embedding tables whose gradient is exactly zero are left as they are, with their moments.
   bool sparse_embeddings = false;
+  // Master weights and moments in host memory; the update reads and writes them over the link.
+  bool offload_optimizer = false;
+  bool has_own_memory = false;  // whether the device's memory is not the host's, so that offloading frees some
 
   std::int64_t tokens() const { return rows * seq; }
   std::int64_t eval_tokens() const { return eval_rows * seq; }

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -76,6 +77,11 @@ class Device : public WorkspaceSizes {
   virtual std::unique_ptr<DeviceMemory> allocate(std::size_t bytes) = 0;
   // What allocate has given out.
   virtual MemoryUse memory() const = 0;
+  // Zeroed host memory that the device's kernels read and write too (pinned, where the device is apart from the host),
+  // for what is offloaded. Throws an error of status does-not-fit.
+  virtual std::unique_ptr<DeviceMemory> allocate_host(std::size_t bytes) { return allocate(bytes); }
+  // Bytes of its own memory that a rank may take now; nothing where the device's memory is the host's.
+  virtual std::optional<std::size_t> own_memory() const { return std::nullopt; }
   virtual std::unique_ptr<Kernel> prepare(const Op& op, Specs inputs, std::span<const TensorSpec> outputs) = 0;
   virtual void copy_in(std::byte* to, std::span<const std::byte> from) = 0;
   virtual void copy_out(std::span<std::byte> to, const std::byte* from) = 0;

@@ -236,15 +236,16 @@ std::size_t communication(int ranks) {
 }
 
 MemoryReport full_report(const RunConfig& config, const ModelSource& source, const ProgramSet& programs,
-                         const ZeroOptions& zero) {
+                         const TrainShape& shape) {
   MemoryReport report = memory_report(programs.sizes, programs.activation_lower_bound);
-  add_line(report, "communication", communication(zero.world));
-  add_line(report, "checkpoint copy", snapshot_bytes(config, source, programs, zero.rank));
+  add_line(report, "communication", communication(shape.zero.world), shape.has_own_memory);
+  add_line(report, "checkpoint copy", snapshot_bytes(config, source, programs, shape.zero.rank), shape.has_own_memory);
   return report;
 }
 
 BytesBeside beside_the_arenas(const RunConfig& config, const ModelSource& source) {
-  return [&](const TrainShape& shape, const ProgramSet& programs) {
+  return [&](const TrainShape& shape, const ProgramSet& programs) -> std::size_t {
+    if (shape.has_own_memory) return 0;
     return communication(shape.zero.world) + snapshot_bytes(config, source, programs, shape.zero.rank);
   };
 }
@@ -260,12 +261,14 @@ std::string listing(const ProgramSet& programs) {
 void report_plan(const ModelSource& source, const TrainShape& shape, const RunConfig& config, Device& device,
                  bool first) {
   const ProgramSet programs = make_programs(*source.model, shape, device);
-  const MemoryReport report = full_report(config, source, programs, shape.zero);
-  require_fit(*source.model, shape, device, report, memory_limit(config, shape.zero.world),
+  const MemoryReport report = full_report(config, source, programs, shape);
+  require_fit(*source.model, shape, device, report, memory_limit(config, shape.zero.world, device),
               beside_the_arenas(config, source));
   if (!first) return;
-  log_info("{}: {} parameters, {} of memory planned{}\n{}", source.model->family(), source.model->parameter_count(),
-           human_bytes(report.total), shape.zero.world > 1 ? " on this rank" : "", print(report));
+  log_info("{}: {} parameters, {} of memory planned{}{}\n{}", source.model->family(), source.model->parameter_count(),
+           human_bytes(report.total),
+           report.host_total > 0 ? fmt::format(" and {} of the host's", human_bytes(report.host_total)) : "",
+           shape.zero.world > 1 ? " on this rank" : "", print(report));
   if (config.print_program) fmt::print("{}", listing(programs));
 }
 
@@ -380,7 +383,7 @@ std::string plan_run(const RunConfig& settings, Device& device) {
   const ModelSource source = open_model(config);
   const TrainShape shape = train_shape(config, source, evaluates(config), 0, ranks);
   const ProgramSet programs = make_programs(*source.model, shape, device);
-  const MemoryReport report = full_report(config, source, programs, shape.zero);
+  const MemoryReport report = full_report(config, source, programs, shape);
   const double tokens = static_cast<double>(shape.tokens());
   std::string text =
       fmt::format("{}: {} parameters, {}, micro-batch {} × {} tokens, accumulation {}, recompute {}{}\nrank 0\n{}",
@@ -388,21 +391,25 @@ std::string plan_run(const RunConfig& settings, Device& device) {
                   shape.accumulation, name_of(shape.recompute),
                   ranks > 1 ? fmt::format(", {} ranks, ZeRO stage {}", ranks, shape.zero.stage) : "", print(report));
   std::size_t most = report.total;
+  std::size_t most_host = report.host_total;
   for (int r = 1; r < ranks; ++r) {
     const TrainShape theirs_shape = train_shape(config, source, evaluates(config), r, ranks);
     const ProgramSet others = make_programs(*source.model, theirs_shape, device);
-    const MemoryReport theirs = full_report(config, source, others, theirs_shape.zero);
+    const MemoryReport theirs = full_report(config, source, others, theirs_shape);
     text += fmt::format("rank {}\n{}", r, print(theirs));
     most = std::max(most, theirs.total);
+    most_host = std::max(most_host, theirs.host_total);
   }
   text += fmt::format("arithmetic: {:.3f} GFLOP per token, {:.1f} GFLOP per micro-batch\n",
                       programs.micro.cost().flops / tokens * 1e-9, programs.micro.cost().flops * 1e-9);
   const std::vector<Alternative> others = alternatives(*source.model, shape, device, beside_the_arenas(config, source));
   if (!others.empty()) text += "less memory with:\n" + print(others, report.total);
   if (config.print_program) text += listing(programs);
-  const std::size_t limit = memory_limit(config, ranks);
-  text += fmt::format("{} are available{}: the run {}\n", human_bytes(limit), ranks > 1 ? " for each rank" : "",
-                      most <= limit ? "fits" : "does not fit");
+  const MemoryLimit limit = memory_limit(config, ranks, device);
+  text += fmt::format("{} are available{}{}: the run {}\n", human_bytes(limit.device),
+                      most_host > 0 ? fmt::format(", {} of the host's", human_bytes(limit.host)) : "",
+                      ranks > 1 ? " for each rank" : "",
+                      most <= limit.device && most_host <= limit.host ? "fits" : "does not fit");
   return text;
 }
 
