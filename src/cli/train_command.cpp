@@ -37,7 +37,8 @@ int be_worker(const RunConfig& config, const WorkerEnvironment& worker) {
   }
   const std::unique_ptr<Communicator> communicator = connect(options);
   try {
-    const std::unique_ptr<Device> device = make_device(config.device, {worker.local_rank, config.deterministic});
+    const std::unique_ptr<Device> device =
+        make_device(config.device, {worker.local_rank, config.deterministic, config.tf32});
     return run_training(config, *device, kVersion, *communicator);
   } catch (const std::exception& failure) {
     communicator->abort(failure.what());
@@ -67,7 +68,7 @@ int train_command(const Words& words) {
   SupervisorOptions options;
   options.ranks = static_cast<int>(config.num_processes.value_or(1));
   if (options.ranks > 1) return start_workers(config, kept, options);
-  const std::unique_ptr<Device> device = make_device(config.device, {0, config.deterministic});
+  const std::unique_ptr<Device> device = make_device(config.device, {0, config.deterministic, config.tf32});
   const std::unique_ptr<Communicator> communicator = make_single_communicator();
   return run_training(config, *device, kVersion, *communicator);
 }

@@ -16,11 +16,21 @@ std::unique_ptr<Device> make_device(std::string_view name, const DeviceOptions& 
   const int count = cuda_device_count();
   cuda.ordinal = count > 0 ? options.local_rank % count : 0;
   cuda.deterministic = options.deterministic;
+  cuda.tf32 = options.tf32;
   return std::make_unique<CudaDevice>(cuda);
 #else
   static_cast<void>(options);
   throw usage_error("this build has no CUDA device")
       .mend("use --device cpu, or build with: cmake --preset cuda && cmake --build build/cuda");
+#endif
+}
+
+int device_count(std::string_view name) {
+  if (name == "cpu") return 1;
+#ifdef CONVOY_HAS_CUDA
+  return cuda_device_count();
+#else
+  return 0;
 #endif
 }
 

@@ -11,9 +11,12 @@ namespace convoy {
 struct DeviceOptions {
   int local_rank = 0;         // which of the host's GPUs; ranks beyond their number share them
   bool deterministic = true;  // the same bits in every run
+  bool tf32 = false;          // cuda: products of f32 matrices in TF32
 };
 
 // "cpu" or "cuda". Throws a usage error where this build or this machine has no such device.
 std::unique_ptr<Device> make_device(std::string_view name, const DeviceOptions& options = {});
+// How many devices of the name this process sees.
+int device_count(std::string_view name);
 
 }  // namespace convoy
