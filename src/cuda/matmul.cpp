@@ -13,6 +13,7 @@
 #include <iterator>
 #include <vector>
 
+#include "base/cache_folder.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "cuda/cuda_check.h"
@@ -302,18 +303,9 @@ cublasLtMatmulAlgo_t MatmulChoices::find(const std::string& key, const std::func
 }
 
 std::filesystem::path matmul_choices_file(const cudaDeviceProp& card) {
-  const auto variable = [](const char* name) -> std::filesystem::path {
-    const char* value = std::getenv(name);
-    return value == nullptr ? "" : value;
-  };
-  std::filesystem::path folder = variable("CONVOY_CACHE_DIR");
-  if (folder.empty() && !variable("XDG_CACHE_HOME").empty()) folder = variable("XDG_CACHE_HOME") / "convoy";
-  if (folder.empty() && !variable("HOME").empty()) folder = variable("HOME") / ".cache" / "convoy";
+  const std::filesystem::path folder = cache_folder();
   if (folder.empty()) return {};
-  std::string name = card.name;
-  std::replace_if(
-      name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
-  return folder / fmt::format("cublaslt-{}-{}.txt", cublasLtGetVersion(), name);
+  return folder / fmt::format("cublaslt-{}-{}.txt", cublasLtGetVersion(), file_word(card.name));
 }
 
 }  // namespace convoy::cuda
