@@ -109,10 +109,10 @@ int bench(const Arguments& arguments) {
     result.link = measure_link(device, options);
     print_row("host to device", result.link->to_device, "GB/s");
     print_row("device to host", result.link->to_host, "GB/s");
-    print_row("both at once, together", *result.link->both, "GB/s");
+    print_row("both at once, together", result.link->both.value_or(0), "GB/s");
     result.peer_links = measure_peers(devices, options, [](const Ceilings::PeerLink& link) {
       print_row(fmt::format("device {} to {}", link.from, link.to), link.rate, "GB/s");
-      print_row(fmt::format("device {} and {}, both ways together", link.from, link.to), *link.both, "GB/s");
+      print_row(fmt::format("device {} and {}, both ways together", link.from, link.to), link.both.value_or(0), "GB/s");
     });
   }
   write_file_atomic(file, ceilings_text(result));
