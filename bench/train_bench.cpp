@@ -107,16 +107,17 @@ int run(const Arguments& arguments) {
   double first = 0, update_seconds = 0;
   for (std::int64_t step = 0; step < arguments.steps; ++step) {
     const double start = now();
-    LossTotals totals;
     for (std::int64_t m = 0; m < arguments.accum; ++m) {
       const RandomBatch batch = random_batch(arguments.batch, arguments.seq, model->vocab_size(),
                                              static_cast<std::uint64_t>(step * arguments.accum + m));
-      totals +=
-          engine.micro_step({batch.ids, batch.targets, batch.positions, batch.seq_start, batch.keys}, 1 / targets);
+      engine.start_micro_step({batch.ids, batch.targets, batch.positions, batch.seq_start, batch.keys}, 1 / targets);
     }
+    if (arguments.profile) device->synchronize();
     const double updating = now();
     engine.update(1e-4, step + 1);
     update_seconds += now() - updating;
+    LossTotals totals;
+    for (const LossTotals& each : engine.take_losses()) totals += each;
     seconds.push_back(now() - start);
     losses.push_back(totals.mean());
     if (step == 0) first = now() - begin;

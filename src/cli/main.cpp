@@ -26,6 +26,7 @@ constexpr Command kCommands[] = {
     {"train", "train or fine-tune a model", train_command},
     {"launch", "start a run on several processes or hosts", launch_command},
     {"plan", "say what memory a run takes, to the byte, before it runs", plan_command},
+    {"bench", "measure what this machine does at best, for logs and plans", bench_command},
     {"generate", "continue a text with a model", generate_command},
     {"tokenize", "count or show the tokens of files", tokenize_command},
     {"tokenizer", "train a tokenizer", tokenizer_command},

@@ -38,7 +38,7 @@ int be_worker(const RunConfig& config, const WorkerEnvironment& worker) {
   std::unique_ptr<Device> device;  // outlives the communicator, which may use it
   std::unique_ptr<Communicator> communicator = connect(options);
   try {
-    device = make_device(config.device, {worker.local_rank, worker.local_size, config.deterministic});
+    device = make_device(config.device, {worker.local_rank, worker.local_size, config.deterministic, config.tf32});
     communicator = device_communicator(*device, std::move(communicator));
     return run_training(config, *device, kVersion, *communicator);
   } catch (const std::exception& failure) {
@@ -69,7 +69,7 @@ int train_command(const Words& words) {
   SupervisorOptions options;
   options.ranks = static_cast<int>(config.num_processes.value_or(1));
   if (options.ranks > 1) return start_workers(config, kept, options);
-  const std::unique_ptr<Device> device = make_device(config.device, {0, 1, config.deterministic});
+  const std::unique_ptr<Device> device = make_device(config.device, {0, 1, config.deterministic, config.tf32});
   const std::unique_ptr<Communicator> communicator = make_single_communicator();
   return run_training(config, *device, kVersion, *communicator);
 }

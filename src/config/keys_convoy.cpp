@@ -120,6 +120,9 @@ Section machine_keys() {
   s.add_word("device", &RunConfig::device, {"cpu", "cuda"}, "Where the run computes: cuda needs a build with CUDA.")
       .refuse("gpu", "use device: cuda")
       .refuse("mps", "use device: cpu");
+  s.add("tf32", &RunConfig::tf32,
+        "cuda, dtype f32: matrix products with their factors rounded to TF32's 10 bits, several times as fast.")
+      .null_is_zero();
   s.add("print_program", &RunConfig::print_program, "Print the instructions of a training step.").per_process();
   s.add("wall_clock_breakdown", &RunConfig::wall_clock_breakdown,
         "Print the seconds of each logged step by kind of operation, and each rank's share of waiting.")

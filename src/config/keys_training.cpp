@@ -175,8 +175,10 @@ Section logging_keys() {
       .per_process();
   s.add("plot", &RunConfig::plot, "File for a drawing of the loss curves (SVG).").when_unset("none").per_process();
   s.add("ceilings_file", &RunConfig::ceilings_file,
-        "What the card was measured to do at best (docs/benchmarks.md); logs then say the share of it that is reached.")
-      .when_unset("none")
+        "What the device was measured to do at best (docs/benchmarks.md); logs then say the share of it that is "
+        "reached. "
+        "`none`: no file.")
+      .when_unset("what `convoy bench` wrote for this device, if it did")
       .per_process();
   s.add_choice("log_level", &RunConfig::log_level, {"debug", "info", "warning", "error"}, "What is written to stderr.")
       .word("passive", 1)

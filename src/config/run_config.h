@@ -87,6 +87,7 @@ struct RunConfig {
   std::int64_t memory_limit = 0;  // bytes; 0 = what the machine has
   bool deterministic = true;
   std::string device = "cpu";
+  bool tf32 = false;
 
   // Ranks and sharding
   std::optional<std::int64_t> num_processes;

@@ -146,7 +146,7 @@ Context::~Context() {
 }  // namespace cuda
 
 CudaDevice::CudaDevice(const Options& options)
-    : context_(options), registry_(std::make_unique<KernelRegistry>("CUDA")) {
+    : context_(options), registry_(std::make_unique<KernelRegistry>("CUDA")), staging_(context_.stream) {
   cuda::register_elementwise(*registry_, context_);
   cuda::register_rotary(*registry_, context_);
   cuda::register_norms(*registry_, context_);
@@ -160,6 +160,11 @@ CudaDevice::CudaDevice(const Options& options)
 
 CudaDevice::~CudaDevice() {
   cudaStreamSynchronize(context_.stream);
+  for (cudaStream_t stream : copy_streams_) {
+    if (stream == nullptr) continue;
+    cudaStreamSynchronize(stream);
+    cudaStreamDestroy(stream);
+  }
 }
 
 std::string CudaDevice::name() const {
@@ -173,7 +178,54 @@ std::string CudaDevice::bus_id() const {
 }
 
 std::unique_ptr<DeviceMemory> CudaDevice::allocate(std::size_t bytes) {
+  // Another device's object may have been made since.
+  cuda::check_cuda(cudaSetDevice(context_.options.ordinal), "choosing the CUDA device");
   return std::make_unique<cuda::CudaMemory>(bytes, context_.stream, memory_, allocated_);
+}
+
+cudaStream_t CudaDevice::stream(Lane lane) {
+  if (lane == Lane::kWork) return context_.stream;
+  cudaStream_t& stream = copy_streams_[lane == Lane::kToDevice ? 0 : 1];
+  if (stream == nullptr) {
+    cuda::check_cuda(cudaSetDevice(context_.options.ordinal), "choosing the CUDA device");
+    cuda::check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a CUDA stream");
+  }
+  return stream;
+}
+
+void CudaDevice::start_copy_in(std::byte* to, std::span<const std::byte> from, Lane lane) {
+  cuda::check_cuda(cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyHostToDevice, stream(lane)),
+                   "a copy to the GPU");
+}
+
+void CudaDevice::start_copy_out(std::span<std::byte> to, const std::byte* from, Lane lane) {
+  cuda::check_cuda(cudaMemcpyAsync(to.data(), from, to.size(), cudaMemcpyDeviceToHost, stream(lane)),
+                   "a copy from the GPU");
+}
+
+void CudaDevice::start_copy(std::byte* to, const std::byte* from, std::size_t bytes) {
+  cuda::check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, context_.stream),
+                   "a copy within the GPU");
+}
+
+bool CudaDevice::start_peer_copy(std::byte* to, const Device& owner, const std::byte* from, std::size_t bytes) {
+  const auto* other = dynamic_cast<const CudaDevice*>(&owner);
+  if (other == nullptr) return false;
+  const int here = context_.options.ordinal, there = other->context_.options.ordinal;
+  if (here == there) return false;
+  int direct = 0;
+  cuda::check_cuda(cudaDeviceCanAccessPeer(&direct, here, there), "the link between two GPUs");
+  if (direct != 0) {  // otherwise the driver stages the copy in host memory
+    cuda::check_cuda(cudaSetDevice(here), "choosing the CUDA device");
+    const cudaError_t status = cudaDeviceEnablePeerAccess(there, 0);
+    if (status == cudaErrorPeerAccessAlreadyEnabled) {
+      cudaGetLastError();
+    } else {
+      cuda::check_cuda(status, "the link between two GPUs");
+    }
+  }
+  cuda::check_cuda(cudaMemcpyPeerAsync(to, here, from, there, bytes, stream(Lane::kToDevice)), "a copy between GPUs");
+  return true;
 }
 
 std::unique_ptr<Kernel> CudaDevice::prepare(const Op& op, Specs inputs, std::span<const TensorSpec> outputs) {
@@ -211,8 +263,7 @@ void CudaDevice::copy_in(std::byte* to, std::span<const std::byte> from) {
     if (!from.empty()) std::memcpy(to, from.data(), from.size());
     return;
   }
-  cuda::check_cuda(cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyHostToDevice, context_.stream),
-                   "a copy to the GPU");
+  staging_.copy_in(to, from);
 }
 
 void CudaDevice::copy_out(std::span<std::byte> to, const std::byte* from) {
@@ -228,6 +279,9 @@ void CudaDevice::copy_out(std::span<std::byte> to, const std::byte* from) {
 
 void CudaDevice::synchronize() {
   cuda::check_cuda(cudaStreamSynchronize(context_.stream), "the GPU's work");
+  for (cudaStream_t stream : copy_streams_) {
+    if (stream != nullptr) cuda::check_cuda(cudaStreamSynchronize(stream), "the GPU's copies");
+  }
 }
 
 void CudaDevice::set_whole_rows(bool whole) {

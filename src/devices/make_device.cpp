@@ -18,6 +18,7 @@ std::unique_ptr<Device> make_device(std::string_view name, const DeviceOptions& 
   cuda.ordinal = count > 0 ? options.local_rank % count : 0;
   cuda.sharers = count > 0 ? (options.local_size + count - 1) / count : 1;
   cuda.deterministic = options.deterministic;
+  cuda.tf32 = options.tf32;
   return std::make_unique<CudaDevice>(cuda);
 #else
   static_cast<void>(options);
@@ -33,6 +34,15 @@ std::unique_ptr<Communicator> device_communicator(Device& device, std::unique_pt
 #endif
   static_cast<void>(device);
   return host;
+}
+
+int device_count(std::string_view name) {
+  if (name == "cpu") return 1;
+#ifdef CONVOY_HAS_CUDA
+  return cuda_device_count();
+#else
+  return 0;
+#endif
 }
 
 }  // namespace convoy

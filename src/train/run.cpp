@@ -135,9 +135,29 @@ RunObserver::Settings observer_settings(const RunConfig& config, const Counts& c
   const double flops = model_flops(engine.programs().micro);
   settings.flops_per_token = flops / static_cast<double>(engine.shape().tokens());
   settings.flops_per_step = flops * static_cast<double>(engine.shape().accumulation * engine.shape().zero.world);
-  if (ceilings) settings.ceiling = {ceilings->card, ceilings->matrix_product * 1e12};
+  if (ceilings) {
+    const DType dtype = engine.shape().dtype;
+    const bool tf32 = config.tf32 && dtype == DType::kF32 && config.device == "cuda";
+    settings.ceiling = {ceilings->card, ceilings->best_product(tf32 ? "tf32" : name_of(dtype)) * 1e12};
+  }
   if (!gpu.empty()) settings.gpu = GpuStatistics::Options{.device = gpu};
   return settings;
+}
+
+// Those of the named file, or those that `convoy bench` has left for this device.
+std::optional<Ceilings> known_ceilings(const RunConfig& config, const Device& device) {
+  if (config.ceilings_file == "none") return std::nullopt;
+  if (config.ceilings_file) return read_ceilings(*config.ceilings_file);
+  const std::filesystem::path file = ceilings_path(device.card());
+  std::error_code unreadable;
+  if (file.empty() || !std::filesystem::is_regular_file(file, unreadable)) return std::nullopt;
+  try {
+    return read_ceilings(file);
+  } catch (const Error& error) {  // nobody asked for it
+    log_warning("no share of the ceiling in the logs: {}; measure again with: convoy bench --device {}",
+                error.message(), config.device);
+    return std::nullopt;
+  }
 }
 
 // An output folder with checkpoints is not trained over by accident.
@@ -285,8 +305,8 @@ int run_training(const RunConfig& settings, Device& device, const std::string& v
   facts.emplace_back("Convoy's version", version);
   require_agreement(facts, "start every rank with the same settings and program", communicator);
   require_training_inputs(config);
-  std::optional<Ceilings> ceilings;  // read by every rank, so that an error ends them all alike
-  if (config.ceilings_file) ceilings = read_ceilings(*config.ceilings_file);
+  // Read by every rank, so that an error ends them all alike.
+  const std::optional<Ceilings> ceilings = known_ceilings(config, device);
   const ModelSource source = open_model(config);
   if (first) warn_of_precision(config, source);
   CheckpointStore store(config.output_dir);
