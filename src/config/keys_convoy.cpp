@@ -183,10 +183,13 @@ Section rank_keys() {
         "Stage 3: a gathered weight is kept if fewer elements than this are used before it is used again.")
       .range(0, kMostElements);
   s.add_choice("offload_optimizer", &RunConfig::offload_optimizer, {"none", "cpu"},
-               "Where the optimizer's state lives; on the CPU device it is there anyway.")
+               "Where the optimizer's state lives: cpu frees the GPU's memory, and the update goes over the link. On "
+               "the CPU device "
+               "it is there anyway.")
       .refuse("nvme", "use cpu");
   s.add_choice("offload_param", &RunConfig::offload_param, {"none", "cpu"},
-               "Where sharded weights live between uses; on the CPU device they are there anyway.")
+               "Where sharded weights live between uses. On the CPU device they are there anyway; on a GPU they stay "
+               "in its memory for now.")
       .refuse("nvme", "use cpu");
   s.add_choice(
        "gradient_compression", &RunConfig::gradient_compression, {"none", "fp16", "bf16", "onebit"},

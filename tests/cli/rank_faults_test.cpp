@@ -49,7 +49,11 @@ TEST_F(Ranks, AWrongScheduleIsSaidOnceAndWithItsPlace) {
 TEST_F(Ranks, ASignalSavesOnAllRanksAndEnds) {
   BackgroundRun run(on(2, folder_ / "run", {"--max_steps", "100000", "--zero_stage", "2", "--save_strategy", "no"}),
                     folder_ / "log.txt");
-  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  const std::filesystem::path log = folder_ / "log.txt";
+  const auto trains = [&] {
+    return std::filesystem::exists(log) && read_file(log).find("step 1/") != std::string::npos;
+  };
+  for (int i = 0; i < 3000 && !trains(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(20));
   run.signal(SIGTERM);
   const Result result = run.wait();
   EXPECT_EQ(result.status, 143) << result.output;
