@@ -79,6 +79,13 @@ void read_kaldi(const fs::path& path, UtteranceSink& sink) {
   parse_kaldi(std::move(streams), folder, sink);
 }
 
+// Counts an utterance that was taken at first.
+void leave_out(DataReport* report, const std::string& kind, const std::string& where, const std::string& why) {
+  if (report == nullptr) return;
+  --report->samples;
+  report->skip(kind, where, why);
+}
+
 }  // namespace
 
 std::string_view name_of(ManifestFormat format) {
@@ -182,7 +189,7 @@ void measure_durations(std::vector<Utterance>& utterances, bool skip, DataReport
   std::size_t kept = 0;
   for (std::size_t i = 0; i < utterances.size(); ++i) {
     if (failures[i]) {
-      if (report != nullptr) report->skip("unreadable", failures[i]->where(), failures[i]->message());
+      leave_out(report, "unreadable", failures[i]->where(), failures[i]->message());
       continue;
     }
     if (kept != i) utterances[kept] = std::move(utterances[i]);
@@ -195,8 +202,9 @@ void limit_durations(std::vector<Utterance>& utterances, double least, double mo
   std::erase_if(utterances, [&](const Utterance& utterance) {
     check(utterance.duration >= 0, "durations are limited before they are known");
     const bool longer = most > 0 && utterance.duration > most, shorter = utterance.duration < least;
-    if ((longer || shorter) && report != nullptr) {
-      report->skip(longer ? "too long" : "too short", utterance.where, fmt::format("{:.2f} s", utterance.duration));
+    if (longer || shorter) {
+      leave_out(report, longer ? "too long" : "too short", utterance.where,
+                fmt::format("{:.2f} s", utterance.duration));
     }
     return longer || shorter;
   });

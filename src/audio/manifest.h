@@ -31,10 +31,10 @@ ManifestFormat parse_manifest_format(std::string_view name);
 
 struct ManifestOptions {
   ManifestFormat format = ManifestFormat::kAuto;
-  std::filesystem::path clips;    // Common Voice: the folder of the recordings; empty: "clips" beside the TSV file
-  bool need_text = true;          // false: recordings without a transcript are fine (to transcribe them)
-  bool check_files = true;        // a recording that is not there is a malformed record
-  bool skip_bad_samples = false;  // count and list malformed records instead of stopping at the first
+  std::filesystem::path clips = {};  // Common Voice: the folder of the recordings; empty: "clips" beside the TSV file
+  bool need_text = true;             // false: recordings without a transcript are fine (to transcribe them)
+  bool check_files = true;           // a recording that is not there is a malformed record
+  bool skip_bad_samples = false;     // count and list malformed records instead of stopping at the first
 };
 
 // What a path is: by a folder's files, a file's name and its first bytes. Throws a usage error where that is not plain.
