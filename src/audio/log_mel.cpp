@@ -137,6 +137,7 @@ struct LogMel::Tables {
     }
     const float floor = top - 8.0F;
     for (float& value : features.values) value = (std::max(value, floor) + 4.0F) / 4.0F;
+    features.silence = (std::max(silence, floor) + 4.0F) / 4.0F;
     return features;
   }
 
@@ -211,14 +212,24 @@ Features LogMel::padded(std::span<const float> samples) const {
   return tables_->features(samples, c.chunk_samples(), c.chunk_frames());
 }
 
-Features LogMel::unpadded(std::span<const float> samples) const {
+// Up to a chunk, the length of the padded clip; a longer clip gets as many zeros as a window reaches.
+std::int64_t LogMel::total_samples(std::int64_t samples) const {
   const LogMelConfig& c = config();
+  return samples <= c.chunk_samples() ? c.chunk_samples() : c.valid_frames(samples + c.n_fft) * c.hop_length;
+}
+
+Features LogMel::unpadded(std::span<const float> samples) const {
   if (samples.empty()) throw data_error("features of a clip without samples are asked for");
   const auto given = static_cast<std::int64_t>(samples.size());
-  // Up to a chunk it is the beginning of the padded clip, with its zeros behind; a longer one gets as many zeros as a
-  // window reaches.
-  const std::int64_t total = std::max(c.chunk_samples(), c.valid_frames(given + c.n_fft) * c.hop_length);
-  return tables_->features(samples, given <= c.chunk_samples() ? c.chunk_samples() : total, c.valid_frames(given));
+  return tables_->features(samples, total_samples(given), config().valid_frames(given));
+}
+
+Features LogMel::sounding(std::span<const float> samples) const {
+  if (samples.empty()) throw data_error("features of a clip without samples are asked for");
+  const auto given = static_cast<std::int64_t>(samples.size());
+  const std::int64_t total = total_samples(given);
+  return tables_->features(samples, total,
+                           std::min(config().valid_frames(given + config().n_fft / 2), total / config().hop_length));
 }
 
 std::vector<Features> LogMel::windows(std::span<const float> samples) const {

@@ -42,6 +42,7 @@ LogMelConfig read_log_mel_config(const std::filesystem::path& folder);
 // (the mask of Hugging Face's extractor has valid_frames ones and then zeros).
 struct Features {
   std::int64_t bins = 0, frames = 0, valid_frames = 0;
+  float silence = 0;  // what frames further on would be, when zeros follow the clip
   std::vector<float> values;
 };
 
@@ -62,10 +63,14 @@ class LogMel {
   Features padded(std::span<const float> samples) const;
   // Only the frames that hold sound: the first valid_frames() of padded(), to the bit. Any length but 0.
   Features unpadded(std::span<const float> samples) const;
+  // The frames that see sound: up to two more than unpadded(), and no more than padded(). With `silence` behind them
+  // they are the beginning of padded(), to any length.
+  Features sounding(std::span<const float> samples) const;
   // A clip of any length as consecutive chunks, each made by padded() on its own, as GLM-ASR's processor does.
   std::vector<Features> windows(std::span<const float> samples) const;
 
  private:
+  std::int64_t total_samples(std::int64_t samples) const;
   struct Tables;
   std::unique_ptr<const Tables> tables_;
 };
