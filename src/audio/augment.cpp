@@ -62,7 +62,7 @@ void SpecAugmentConfig::validate() const {
   const auto demand = [](bool holds, const char* what) {
     if (!holds) throw usage_error(what).mend("see SpecAugment in the documentation of the audio settings");
   };
-  const auto share = [](double value) { return value >= 0 && value <= 1; };
+  const auto share = [](double given) { return given >= 0 && given <= 1; };
   demand(share(mask_time_prob), "mask_time_prob is not from 0 to 1");
   demand(share(mask_feature_prob), "mask_feature_prob is not from 0 to 1");
   demand(share(time_share), "time_share is not from 0 to 1");
