@@ -154,7 +154,7 @@ BucketPlan DurationBuckets::plan(std::int64_t epoch, std::span<const std::int64_
   BucketStep last;  // the one that may be incomplete
   for (std::size_t b = 0; b < shapes_.size(); ++b) {
     std::vector<std::int64_t>& pool = pools[b];
-    const std::size_t rows = static_cast<std::size_t>(shapes_[b].rows), whole = rows * group;
+    const std::size_t rows = static_cast<std::size_t>(shapes_[b].rows), whole = std::max<std::size_t>(rows * group, 1);
     const std::size_t over = pool.size() % whole;
     if (b + 1 < shapes_.size()) {
       // The longest go up: they are padded least there.

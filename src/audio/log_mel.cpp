@@ -191,7 +191,7 @@ const LogMelConfig& LogMel::config() const {
 }
 
 std::vector<float> LogMel::filters() const {
-  const auto bins = static_cast<std::size_t>(config().n_fft / 2 + 1);
+  const auto bins = static_cast<std::size_t>(config().n_fft) / 2 + 1;
   std::vector<float> all(tables_->filters.size() * bins);
   for (std::size_t m = 0; m < tables_->filters.size(); ++m) {
     const Filter& filter = tables_->filters[m];

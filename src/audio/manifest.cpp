@@ -45,7 +45,8 @@ std::unique_ptr<LineReader> lines_of(const fs::path& file) {
   return std::make_unique<LineReader>(open_stream(file), file.string());
 }
 std::unique_ptr<LineReader> lines_if_there(const fs::path& file) {
-  return fs::exists(file) ? lines_of(file) : nullptr;
+  if (!fs::exists(file)) return nullptr;
+  return lines_of(file);
 }
 
 void read_libri_speech(const fs::path& path, UtteranceSink& sink) {
@@ -188,8 +189,8 @@ void measure_durations(std::vector<Utterance>& utterances, bool skip, DataReport
   });
   std::size_t kept = 0;
   for (std::size_t i = 0; i < utterances.size(); ++i) {
-    if (failures[i]) {
-      leave_out(report, "unreadable", failures[i]->where(), failures[i]->message());
+    if (const std::optional<Error>& failure = failures[i]; failure.has_value()) {
+      leave_out(report, "unreadable", failure->where(), failure->message());
       continue;
     }
     if (kept != i) utterances[kept] = std::move(utterances[i]);

@@ -7,6 +7,7 @@
 
 #include "audio/resample.h"
 #include "base/error.h"
+#include "base/random.h"
 #include "recordings.h"
 
 namespace convoy {
@@ -191,6 +192,33 @@ TEST(Decode, RefusesValuesThatAreNotFinite) {
   std::vector<float> samples(100, 0.5F);
   samples[70] = std::nanf("");
   EXPECT_THAT(failure_of(write_recording(shape, samples)), HasSubstr("sample 70 is not a finite number"));
+}
+
+TEST(Decode, DamagedBytesGiveErrorsOrSamples) {
+  RandomStream random(11, 0);
+  for (const int format :
+       {SF_FORMAT_WAV | SF_FORMAT_PCM_16, SF_FORMAT_WAVEX | SF_FORMAT_PCM_24, SF_FORMAT_FLAC | SF_FORMAT_PCM_16,
+        SF_FORMAT_OGG | SF_FORMAT_VORBIS, SF_FORMAT_OGG | SF_FORMAT_OPUS, SF_FORMAT_MPEG | SF_FORMAT_MPEG_LAYER_III}) {
+    RecordingShape shape;
+    shape.format = format;
+    shape.rate = 48000;
+    shape.seconds = 0.3;
+    const std::string whole = recording(shape);
+    for (int i = 0; i < 60; ++i) {
+      std::string bytes = whole;
+      const std::size_t region = i % 2 == 0 ? std::min<std::size_t>(bytes.size(), 128) : bytes.size();
+      for (std::uint64_t flips = 1 + random.below(8); flips > 0; --flips)
+        bytes[random.below(region)] = static_cast<char>(random.below(256));
+      if (i % 5 == 0) bytes.resize(random.below(bytes.size()));
+      try {
+        const Audio audio = decode(bytes, {.max_seconds = 60, .allow_truncated = i % 3 == 0});
+        EXPECT_FALSE(audio.samples.empty());
+        EXPECT_LE(audio.seconds(), 61);
+      } catch (const Error& error) {
+        EXPECT_EQ(error.status(), Status::kData) << error.what();
+      }
+    }
+  }
 }
 
 TEST(Decode, RefusesRatesOfDamagedHeaders) {
