@@ -37,14 +37,30 @@ void unfold(const Windows& w, const T* x, T* y, std::int64_t rows) {
 }
 
 // Elements as sums are taken in, and back.
-float wide(float v) { return v; }
-double wide(double v) { return v; }
-float wide(BF16 v) { return to_float(v); }
-float wide(F16 v) { return to_float(v); }
-void narrow(float v, float& to) { to = v; }
-void narrow(double v, double& to) { to = v; }
-void narrow(float v, BF16& to) { to = to_bf16(v); }
-void narrow(float v, F16& to) { to = to_f16(v); }
+float wide(float v) {
+  return v;
+}
+double wide(double v) {
+  return v;
+}
+float wide(BF16 v) {
+  return to_float(v);
+}
+float wide(F16 v) {
+  return to_float(v);
+}
+void narrow(float v, float& to) {
+  to = v;
+}
+void narrow(double v, double& to) {
+  to = v;
+}
+void narrow(float v, BF16& to) {
+  to = to_bf16(v);
+}
+void narrow(float v, F16& to) {
+  to = to_f16(v);
+}
 
 // Each input frame gathers what the at most three output frames that saw it give.
 template <typename T>

@@ -31,6 +31,8 @@ struct TrainShape {
   ZeroOptions zero;  // the ranks that share the work
   // Elements of embedding tables whose gradient is exactly zero are left as they are, with their moments.
   bool sparse_embeddings = false;
+  // Models that hear: windows of audio of a row, and log-mel frames of a window.
+  std::int64_t audio_windows = 0, audio_frames = 0;
 
   std::int64_t tokens() const { return rows * seq; }
   std::int64_t eval_tokens() const { return eval_rows * seq; }
@@ -45,6 +47,9 @@ struct TrainShape {
   // Which micro-batch of the global batch is this rank's `index`-th one.
   std::int64_t global_micro_batch(std::int64_t index) const;
 };
+
+// The options of a graph over `rows` sequences.
+GraphOptions graph_options(const TrainShape& shape, GraphKind kind, std::int64_t rows);
 
 // Gradient buffers alive at once while `count` micro-batches are summed by a binary tree in order: ⌊log₂ count⌋ + 1.
 std::size_t tree_slots(std::int64_t count);

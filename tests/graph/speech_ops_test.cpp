@@ -91,16 +91,16 @@ TEST_F(SpeechOps, Reshape) {
 }
 
 TEST_F(SpeechOps, ReplaceRows) {
-  check_gradients(device_, {[](Graph& g, Tensors& t) {
-                              Builder b{g, t};
-                              const ValueId text = b.floats("text", {6, 4});
-                              const ValueId rows = b.floats("rows", {4, 4});
-                              // Row 2 is not used; the order differs from the text's.
-                              const ValueId y =
-                                  g.add_op(ReplaceRows{}, {text, rows, b.ints("source", {-1, 3, 0, -1, 1, -1})})[0];
-                              return g.add_op(Gelu{false}, {y})[0];
-                            },
-                            {"text", "rows"}});
+  check_gradients(
+      device_, {[](Graph& g, Tensors& t) {
+                  Builder b{g, t};
+                  const ValueId text = b.floats("text", {6, 4});
+                  const ValueId rows = b.floats("rows", {4, 4});
+                  // Row 2 is not used; the order differs from the text's.
+                  const ValueId y = g.add_op(ReplaceRows{}, {text, rows, b.ints("source", {-1, 3, 0, -1, 1, -1})})[0];
+                  return g.add_op(Gelu{false}, {y})[0];
+                },
+                {"text", "rows"}});
 }
 
 TEST_F(SpeechOps, ExpandedBiasHasZerosWhereThereIsNone) {

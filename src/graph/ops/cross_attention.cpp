@@ -45,11 +45,10 @@ Cost CrossAttention::cost(Specs in, std::span<const TensorSpec> out) const {
 
 void CrossAttention::backward(BackwardContext& ctx) const {
   if (!ctx.wants(0) && !ctx.wants(1)) return;
-  const std::vector<ValueId> made = ctx.graph.add_op(
-      CrossAttentionGrad{shape},
-      {ctx.output_gradient(0), ctx.input(0), ctx.input(1), ctx.output(0), ctx.output(1), ctx.input(2), ctx.input(3),
-       ctx.input(4)},
-      {"gradient", "gradient"});
+  const std::vector<ValueId> made = ctx.graph.add_op(CrossAttentionGrad{shape},
+                                                     {ctx.output_gradient(0), ctx.input(0), ctx.input(1), ctx.output(0),
+                                                      ctx.output(1), ctx.input(2), ctx.input(3), ctx.input(4)},
+                                                     {"gradient", "gradient"});
   for (std::size_t i = 0; i < 2; ++i) {
     if (ctx.wants(i)) ctx.add_gradient(i, made[i]);
   }

@@ -60,8 +60,8 @@ std::vector<TensorSpec> ReplaceRows::infer(Specs in) const {
 void ReplaceRows::backward(BackwardContext& ctx) const {
   if (!ctx.wants(0) && !ctx.wants(1)) return;
   const std::int64_t rows = ctx.graph.spec(ctx.input(1)).shape[0];
-  const std::vector<ValueId> made = ctx.graph.add_op(
-      ReplaceRowsGrad{rows}, {ctx.output_gradient(0), ctx.input(2)}, {"gradient", "rows_gradient"});
+  const std::vector<ValueId> made =
+      ctx.graph.add_op(ReplaceRowsGrad{rows}, {ctx.output_gradient(0), ctx.input(2)}, {"gradient", "rows_gradient"});
   for (std::size_t i = 0; i < 2; ++i) {
     if (ctx.wants(i)) ctx.add_gradient(i, made[i]);
   }
