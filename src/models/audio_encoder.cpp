@@ -64,6 +64,7 @@ void AudioEncoder::declare(ParameterList& list) {
     parameters_ = last + 2 - at;
   }
   list.layer_norm(c_.prefix + (whisper ? "layer_norm" : "norm"), c_.hidden);
+  if (c_.frozen) list.freeze_from(first_);
 }
 
 ValueId AudioEncoder::stem(GraphInputs& in) const {

@@ -20,6 +20,8 @@ struct AudioEncoderConfig {
   // Rotary positions where rotary_dim is not 0; else a table of positions, which is not trained.
   RopeConfig rope;
 
+  bool frozen = false;
+
   bool rotary() const { return rope.rotary_dim > 0; }
   std::int64_t head_dim() const { return hidden / heads; }
 };

@@ -129,7 +129,9 @@ std::unique_ptr<Model> make_glm_asr(const ConfigReader& config, const ModelOptio
   if (token < 0 || token >= decoder.vocab)
     throw usage_error(fmt::format("'audio_token_id' {} is outside the vocabulary of {}", token, decoder.vocab))
         .at(config.where());
-  auto front_end = std::make_unique<GlmAsrFrontEnd>(read_encoder(*audio), decoder.hidden, token);
+  AudioEncoderConfig encoder = read_encoder(*audio);
+  encoder.frozen = options.freeze_encoder;
+  auto front_end = std::make_unique<GlmAsrFrontEnd>(std::move(encoder), decoder.hidden, token);
   return make_decoder(std::move(decoder), std::move(front_end));
 }
 

@@ -144,8 +144,9 @@ class Model {
 };
 
 struct ModelOptions {
-  double rope_theta = 0;       // overrides the configuration's where not 0
-  bool train_pad_row = false;  // let look-ups of the pad token train its embedding (Hugging Face does not)
+  double rope_theta = 0;        // overrides the configuration's where not 0
+  bool train_pad_row = false;   // let look-ups of the pad token train its embedding (Hugging Face does not)
+  bool freeze_encoder = false;  // what models that hear have before their text is not trained
 };
 
 // Chooses the model by `model_type` (or `architectures`); errors name the key of config.json.

@@ -54,4 +54,8 @@ std::size_t ParameterList::projections(const std::string& prefix, const std::vec
   return first;
 }
 
+void ParameterList::freeze_from(std::size_t first) {
+  for (std::size_t p = first; p < parameters_.size(); ++p) parameters_[p].trainable = false;
+}
+
 }  // namespace convoy

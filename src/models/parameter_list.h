@@ -26,6 +26,8 @@ class ParameterList {
   // One parameter of the weights and one of the biases that there are.
   std::size_t projections(const std::string& prefix, const std::vector<std::string>& names, std::int64_t in,
                           std::int64_t out, double std);
+  // The parameters added since there were `first` are not trained.
+  void freeze_from(std::size_t first);
 
  private:
   std::vector<Parameter>& parameters_;

@@ -30,6 +30,7 @@ AudioEncoderConfig encoder_config(const WhisperConfig& c) {
   made.positions = c.source_positions;
   made.norm_eps = kNormEps;
   made.init_std = c.init_std;
+  made.frozen = c.freeze_encoder;
   return made;
 }
 
@@ -193,6 +194,7 @@ WhisperConfig read_whisper_config(const ConfigReader& config, const ModelOptions
   made.scale_embedding = config.boolean("scale_embedding", false);
   made.tied = config.boolean("tie_word_embeddings", true);
   made.init_std = config.number("init_std", 0.02);
+  made.freeze_encoder = options.freeze_encoder;
   if (config.has("pad_token_id") && !options.train_pad_row) {
     made.pad_row = config.integer("pad_token_id");
     if (made.pad_row < 0 || made.pad_row >= made.vocab)

@@ -14,6 +14,7 @@ struct WhisperConfig {
   bool scale_embedding = false;
   bool tied = true;
   double init_std = 0.02;
+  bool freeze_encoder = false;
 };
 
 WhisperConfig read_whisper_config(const ConfigReader& config, const ModelOptions& options);
