@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "base/error.h"
 #include "graph/ops/activation.h"
 #include "graph/ops/compress.h"
 #include "graph/ops/elementwise.h"
@@ -108,9 +109,9 @@ ValueId AudioEncoder::block(GraphInputs& in, ValueId x, std::int64_t l) const {
 }
 
 ValueId AudioEncoder::build(GraphInputs& in, int first_block) const {
+  require_audio(in.options());
   Graph& g = in.graph();
   const GraphOptions& options = in.options();
-  check(options.audio_windows > 0 && options.audio_frames > 0, "an audio encoder without windows of audio");
   check(options.encoder_frames() <= c_.positions, "windows of audio longer than the encoder's positions");
   const int outer = g.current_block;
   g.current_block = first_block;
@@ -122,6 +123,11 @@ ValueId AudioEncoder::build(GraphInputs& in, int first_block) const {
   g.current_block = outer;
   std::size_t p = layers_at_ + static_cast<std::size_t>(c_.layers) * parameters_;
   return layer_normed(in, x, p, c_.norm_eps);
+}
+
+void AudioEncoder::require_audio(const GraphOptions& options) {
+  if (options.audio_windows > 0 && options.audio_frames > 0) return;
+  throw usage_error("this model hears: it does nothing from text alone").mend("train it from a manifest of recordings");
 }
 
 std::vector<BatchConstant> AudioEncoder::constants(const GraphOptions& options) const {

@@ -38,6 +38,8 @@ class AudioEncoder {
   // [windows·frames/2, hidden], normalised; the frames are those of the batch inputs. Numbers its blocks from
   // `first_block`.
   ValueId build(GraphInputs& in, int first_block) const;
+  // Throws a usage error for a graph of text alone.
+  static void require_audio(const GraphOptions& options);
   // The values of positions, window starts and rotary tables.
   std::vector<BatchConstant> constants(const GraphOptions& options) const;
 

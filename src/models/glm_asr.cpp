@@ -31,6 +31,7 @@ class GlmAsrFrontEnd final : public FrontEnd {
   ValueId embed(GraphInputs& in, ValueId embedded, int first_block) const override {
     Graph& g = in.graph();
     const GraphOptions& options = in.options();
+    AudioEncoder::require_audio(options);
     check(options.encoder_frames() % kMerged == 0, "windows of audio that do not divide into merged frames");
     const ValueId frames = encoder_.build(in, first_block);
     const std::int64_t rows = options.audio_windows * options.encoder_frames() / kMerged;

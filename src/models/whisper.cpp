@@ -135,6 +135,7 @@ ValueId Whisper::block(GraphInputs& in, ValueId x, ValueId audio, std::int64_t l
 ModelGraph Whisper::build(const GraphOptions& options) const {
   GraphInputs in(*this, options);
   Graph& g = in.graph();
+  AudioEncoder::require_audio(options);
   check(options.encoder_frames() == c_.source_positions, "Whisper takes windows of one length");
   const ValueId audio = encoder_.build(in, 0);
   ValueId x = embed(in);
