@@ -46,6 +46,8 @@ Section model_keys() {
       .when_unset("as config.json says");
   s.add("train_pad_row", &RunConfig::train_pad_row,
         "Also train the embedding row of the padding token, which otherwise gets no gradient.");
+  s.add("freeze_encoder", &RunConfig::freeze_encoder,
+        "Do not train the audio encoder of Whisper or GLM-ASR: it has neither gradients nor optimizer state.");
   return s;
 }
 
@@ -70,6 +72,13 @@ Section data_keys() {
   s.add("validation_split", &RunConfig::validation_split,
         "Samples set aside for evaluation when validation_files is empty: below 1 a fraction, else a count.")
       .range(0);
+  s.add("audio_windows", &RunConfig::audio_windows,
+        "GLM-ASR: the most windows of audio (30 s in the published model) that one recording may fill.")
+      .range(1, 64);
+  s.add("audio_language", &RunConfig::audio_language,
+        "Whisper: the language of recordings whose manifest line names none, as `en`.")
+      .when_unset("no language token");
+  s.add("audio_task", &RunConfig::audio_task, "Whisper: the task token beside the language, transcribe or translate.");
   s.add("seq_length", &RunConfig::seq_length, "Tokens per sequence.")
       .range(1, 1 << 24)
       .also("max_seq_length")

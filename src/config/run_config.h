@@ -35,6 +35,7 @@ struct RunConfig {
   std::optional<DType> dtype;  // f32, bf16 or f16; see resolve_dtype
   std::optional<double> rope_theta;
   bool train_pad_row = false;
+  bool freeze_encoder = false;
 
   // Data
   std::vector<std::string> train_files, validation_files;
@@ -50,6 +51,10 @@ struct RunConfig {
   SampleOrder train_sampling_strategy = SampleOrder::kRandom;
   bool dataloader_drop_last = false;
   std::optional<std::string> cache_dir;
+  // Data of models that hear
+  std::int64_t audio_windows = 1;
+  std::optional<std::string> audio_language;
+  std::string audio_task = "transcribe";
 
   // Batches and steps
   std::int64_t per_device_train_batch_size = 8, per_device_eval_batch_size = 8;

@@ -21,6 +21,13 @@ class GraphInputs {
   ValueId positions() { return per_token(batch_input::kPositions, DType::kI32); }
   ValueId seq_start() { return per_token(batch_input::kSeqStart, DType::kI32); }
   ValueId token_keys() { return per_token(batch_input::kTokenKeys, DType::kI64); }
+  ValueId audio_positions() { return per_frame(batch_input::kAudioPositions); }
+  ValueId audio_start() { return per_frame(batch_input::kAudioStart); }
+  ValueId audio_rows() { return per_token(batch_input::kAudioRows, DType::kI32); }
+  ValueId key_begin() { return per_token(batch_input::kKeyBegin, DType::kI32); }
+  ValueId key_end() { return per_token(batch_input::kKeyEnd, DType::kI32); }
+  // A batch input, made on first use.
+  ValueId batch(const char* name, const TensorSpec& spec) { return source(name, spec); }
   ValueId rope_cos(std::int64_t half) { return table(batch_input::kRopeCos, half); }
   ValueId rope_sin(std::int64_t half) { return table(batch_input::kRopeSin, half); }
 
@@ -35,6 +42,9 @@ class GraphInputs {
 
  private:
   ValueId per_token(const char* name, DType dtype) { return source(name, {dtype, {options_.tokens}}); }
+  ValueId per_frame(const char* name) {
+    return source(name, {DType::kI32, {options_.audio_windows * options_.encoder_frames()}});
+  }
   ValueId table(const char* name, std::int64_t half) {
     return source(name, {DType::kF32, {options_.table_length, half}});
   }

@@ -46,6 +46,10 @@ Engine::Engine(Device& device, const Model& model, const TrainShape& shape, Comm
   statistics_ = device.allocate_host(kMostStarted * kStatisticsBytes);
   started_.reserve(kMostStarted);
   losses_.reserve(kMostStarted);
+  // What is shorter is the beginning of what is longer.
+  const std::int64_t rows = std::max(shape.rows, shape.eval_rows);
+  for (const BatchConstant& each : model.constants(graph_options(shape, GraphKind::kTrain, rows)))
+    put(each.name.c_str(), each.bytes);
 }
 
 std::byte* Engine::address(Role role, const std::string& name) const {
@@ -71,6 +75,15 @@ void Engine::copy_batch(const BatchView& batch) {
   put(batch_input::kTargets, std::as_bytes(batch.targets));
   put(batch_input::kPositions, std::as_bytes(batch.positions));
   put(batch_input::kSeqStart, std::as_bytes(batch.seq_start));
+  if (shape_.audio_windows > 0) {
+    if (shape_.dtype == DType::kF64) {
+      const std::vector<double> wide(batch.audio_features.begin(), batch.audio_features.end());
+      put(batch_input::kAudioFeatures, std::as_bytes(std::span(wide)));
+    } else {
+      put(batch_input::kAudioFeatures, std::as_bytes(batch.audio_features));
+    }
+    put(batch_input::kAudioRows, std::as_bytes(batch.audio_rows));
+  }
   bool whole_rows = true;
   for (std::size_t i = 0; i < batch.seq_start.size() && whole_rows; ++i) {
     const auto at = static_cast<std::int64_t>(i);

@@ -16,6 +16,9 @@ namespace convoy {
 struct BatchView {
   std::span<const std::int32_t> input_ids, targets, positions, seq_start;
   std::span<const std::uint64_t> token_keys;
+  // Models that hear: log-mel frames of the windows, and where text has places for audio (else empty).
+  std::span<const float> audio_features = {};
+  std::span<const std::int32_t> audio_rows = {};
 };
 
 struct LossTotals {

@@ -322,7 +322,8 @@ int run_training(const RunConfig& settings, Device& device, const std::string& v
   const TrainShape shape = train_shape(config, source, evaluates(config), rank, communicator.size());
   report_plan(source, shape, config, device, first);
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(tokenizer_path(config));
-  const RunData data = open_data(config, *tokenizer, source.model->vocab_size(), shape, communicator);
+  const RunData data = open_data(config, *tokenizer, source.model->vocab_size(), shape, communicator,
+                                 source.model->audio() ? &source : nullptr);
   require_agreement(shared_inputs(source, *tokenizer, data), "give every rank the same files", communicator);
   const Counts counts = count_steps(config, data);
   const TrainerOptions options = trainer_options(config, counts, data, version);

@@ -60,7 +60,7 @@ std::unique_ptr<Json> read_model_config(const RunConfig& config, std::string& wh
 
 ModelSource open_model(const RunConfig& config) {
   ModelSource source;
-  const ModelOptions options{config.rope_theta.value_or(0), config.train_pad_row};
+  const ModelOptions options{config.rope_theta.value_or(0), config.train_pad_row, config.freeze_encoder};
   if (config.from_scratch) {
     source.config = read_model_config(config, source.where);
     source.model = make_model(*source.config, source.where, options);
@@ -121,6 +121,10 @@ TrainShape train_shape(const RunConfig& config, const ModelSource& source, bool 
   shape.zero.world = ranks;
   shape.zero.rank = rank;
   shape.sparse_embeddings = config.sparse_embedding_updates;
+  if (const auto audio = source.model->audio()) {
+    shape.audio_windows = audio->audio_token < 0 ? 1 : config.audio_windows;
+    shape.audio_frames = audio->frames;
+  }
   switch (config.gradient_compression) {
     case GradientCompression::kNone:
       break;

@@ -21,7 +21,8 @@ void remember_signal(int number) {
 }
 
 BatchView view(const Batch& batch) {
-  return {batch.input_ids, batch.targets, batch.positions, batch.seq_start, batch.token_keys};
+  return {batch.input_ids,  batch.targets,        batch.positions, batch.seq_start,
+          batch.token_keys, batch.audio_features, batch.audio_rows};
 }
 
 class Stopwatch {

@@ -28,7 +28,8 @@ struct Outcome {
   std::uint64_t state = 0;
 };
 
-Outcome train(const std::string& family, const TrainShape& shape, int steps, std::int64_t total_rows) {
+Outcome train(const std::string& family, TrainShape shape, int steps, std::int64_t total_rows) {
+  testing::set_audio(family, shape);
   const std::unique_ptr<Device> owned_device = testing::test_device();
   Device& device = *owned_device;
   const auto model = make_model(tiny_config(family), "test");
@@ -240,6 +241,7 @@ TEST_P(Families, PlannedBytesEqualTheHighWaterMark) {
           shape.rows = rows;
           shape.seq = seq;
           shape.eval_rows = 2;
+          testing::set_audio(GetParam(), shape);
           const auto model = make_model(tiny_config(GetParam()), "test");
           const std::unique_ptr<Device> owned_planner = testing::test_device();
           Device& planner = *owned_planner;
