@@ -61,7 +61,7 @@ end
 {% for x in m %}{{ x.role }}{% generation %}{{ x.content }}{% set k = 1 %}{% endgeneration %}{{ k is defined }};{% endfor %}
 {{ 'abc'.removeprefix('a') }} {{ 'abc'.removesuffix('c') }} {{ 'a,b'.partition(',') }} {{ '12'.isdigit() }} {{ 'ab'.isalpha() }} {{ ','.join(words) }} {{ 'ab'.isupper() }} {{ words.index('c') }} {{ words.count('b') }}
 {% for a, b in [(1, 2), (3, 4)] %}{{ a + b }} {% endfor %}{% for (a, b) in [[1, 2]] %}{{ a }}{{ b }}{% endfor %}{% for c in 'héy' %}{{ c }}.{% endfor %}{% for k in d %}{{ k }}{% endfor %}
-{{ -n|abs }} {{ (-n)|abs }} {{ n|string|length }} {{ 'x' if n is defined and n > 2 else 'y' }} {{ 1 + 2 ~ 3 * 2 }} {{ not 1 == 2 }} {{ 2 ** 3 ** 2 }} {{ -2 ** 2 }} {{ 10 - 2 - 3 }} {{ 7 // 2 * 2 }}
+{{ -n|abs }} {{ (-n)|abs }} {{ n|string|length }} {{ 'x' if n is defined and n > 2 else 'y' }} {{ (1 + 2) ~ 3 * 2 }} {{ not 1 == 2 }} {{ 2 ** 3 ** 2 }} {{ -2 ** 2 }} {{ 10 - 2 - 3 }} {{ 7 // 2 * 2 }}
 {{ 1 in l and not 7 in l }} {{ 1 is odd and 2 is even }} {{ l[0] if l else 'none' }} {{ ('a', 'b')[1] }} {{ 'a' if false else 'b' if false else 'c' }} {{ none is none or 1 }}
 {{ nothing }}{{ nothing|length }}{{ nothing|default([])|length }}{{ nothing is undefined }}{{ [nothing] }}
 {% if m[0].role == 'user' %}u{% elif t %}t{% else %}e{% endif %}{% if not l %}x{% elif l|length == 3 %}three{% else %}e{% endif %}

@@ -13,6 +13,7 @@
 #include "cli/commands.h"
 #include "devices/make_device.h"
 #include "text/chat.h"
+#include "text/chat_template.h"
 #include "text/stop_text.h"
 #include "text/tokenizer.h"
 #include "train/generator.h"
@@ -37,6 +38,7 @@ struct Arguments {
 struct Request {
   std::string prompt;
   std::vector<ChatMessage> messages;  // where it is not empty, instead of the prompt
+  std::string tools;                  // of the conversation: a JSON list, or empty
   std::vector<TokenId> ids;
 };
 
@@ -70,6 +72,7 @@ Request parse_request(const std::string& line, const std::string& where) {
         request.messages.push_back(
             {message.at("role").get<std::string>(), message.at("content").get<std::string>(), "", true});
       if (request.messages.empty()) throw data_error("a conversation without messages").at(where);
+      if (json.contains("tools") && !json.at("tools").is_null()) request.tools = json.at("tools").dump();
     } else {
       request.prompt = json.at(json.contains("prompt") ? "prompt" : "text").get<std::string>();
     }
@@ -83,7 +86,7 @@ Request parse_request(const std::string& line, const std::string& where) {
 
 std::vector<Request> read_requests(const Arguments& arguments) {
   std::vector<Request> requests;
-  for (const std::string& prompt : arguments.prompts) requests.push_back({prompt, {}, {}});
+  for (const std::string& prompt : arguments.prompts) requests.push_back({prompt, {}, "", {}});
   if (!arguments.prompts_file.empty()) {
     std::ifstream in(arguments.prompts_file);
     if (!in) throw storage_error("cannot be read").at(arguments.prompts_file);
@@ -92,7 +95,7 @@ std::vector<Request> read_requests(const Arguments& arguments) {
     for (int number = 1; std::getline(in, line); ++number) {
       if (line.empty()) continue;
       requests.push_back(json ? parse_request(line, fmt::format("{}:{}", arguments.prompts_file, number))
-                              : Request{line, {}, {}});
+                              : Request{line, {}, "", {}});
     }
     if (requests.empty()) throw data_error("no prompt in the file").at(arguments.prompts_file);
   }
@@ -100,14 +103,42 @@ std::vector<Request> read_requests(const Arguments& arguments) {
   return requests;
 }
 
-void encode(std::vector<Request>& requests, const Arguments& arguments, const Tokenizer& tokenizer) {
-  std::optional<ChatEncoder> chat;
-  if (!arguments.chat.empty()) {
-    ChatOptions options;
-    chat.emplace(parse_chat_format(arguments.chat), tokenizer, options);
+// The chat format that was asked for, or the folder's template.
+class Chat {
+ public:
+  Chat(const std::string& format, const std::filesystem::path& folder, const Tokenizer& tokenizer) {
+    if (format != "template") {
+      built_in_.emplace(parse_chat_format(format), tokenizer);
+      return;
+    }
+    std::optional<ChatTemplate> found = ChatTemplate::find(folder);
+    if (!found) {
+      throw usage_error("the model folder has no chat template")
+          .at(folder.string())
+          .mend("add its chat_template.jinja, or name the format: --chat glm4, chatml, qwen2.5 or llama3");
+    }
+    found->set_time(std::time(nullptr));
+    template_.emplace(std::move(*found), tokenizer);
   }
+  std::vector<TokenId> prompt(const Request& request) const {
+    if (template_) return template_->prompt(request.messages, request.tools);
+    if (!request.tools.empty())
+      throw data_error("only a chat template can show tools").mend("give --chat template, and a folder that has one");
+    return built_in_->prompt(request.messages);
+  }
+
+ private:
+  std::optional<ChatEncoder> built_in_;
+  std::optional<TemplateEncoder> template_;
+};
+
+void encode(std::vector<Request>& requests, const Arguments& arguments, const std::filesystem::path& folder,
+            const Tokenizer& tokenizer) {
+  std::optional<Chat> chat;
+  if (!arguments.chat.empty()) chat.emplace(arguments.chat, folder, tokenizer);
   for (Request& request : requests) {
-    if (!request.messages.empty() && !chat) throw usage_error("a conversation needs a chat format").mend("give --chat");
+    if (!request.messages.empty() && !chat)
+      throw usage_error("a conversation needs a chat format").mend("give --chat template, or the name of a format");
     if (!chat) {
       tokenizer.encode(request.prompt, {}, request.ids);
       if (!request.ids.empty()) continue;
@@ -116,11 +147,11 @@ void encode(std::vector<Request>& requests, const Arguments& arguments, const To
       request.ids.push_back(*start);
       continue;
     }
-    std::vector<ChatMessage> messages = request.messages;
-    if (messages.empty()) messages.push_back({"user", request.prompt, "", true});
-    if (!arguments.system.empty() && messages.front().role != "system")
-      messages.insert(messages.begin(), {"system", arguments.system, "", true});
-    request.ids = chat->prompt(messages);
+    Request asked = request;
+    if (asked.messages.empty()) asked.messages.push_back({"user", request.prompt, "", true});
+    if (!arguments.system.empty() && asked.messages.front().role != "system")
+      asked.messages.insert(asked.messages.begin(), {"system", arguments.system, "", true});
+    request.ids = chat->prompt(asked);
   }
 }
 
@@ -211,8 +242,14 @@ int generate(Arguments arguments) {
   arguments.generation.sampling.vocab = tokenizer->vocab_size();
   const DType dtype = dtype_of(arguments, *model, folder);
   std::vector<Request> requests = read_requests(arguments);
-  encode(requests, arguments, *tokenizer);
+  const std::filesystem::path words =
+      arguments.tokenizer.empty() ? folder.folder() : std::filesystem::path(arguments.tokenizer);
+  encode(requests, arguments, words, *tokenizer);
   const std::unique_ptr<Device> device = make_device(arguments.device);
+  if (arguments.cache && !device->host_memory()) {
+    log_info("keys and values are not kept on this device yet: every token is computed from the whole text");
+    arguments.cache = false;
+  }
   const auto count = static_cast<std::int64_t>(requests.size());
   Generator generator(*device, *model, dtype, longest(arguments, *model, requests),
                       std::min(count, arguments.batch > 0 ? arguments.batch : kBatch), arguments.cache);
@@ -258,7 +295,8 @@ int generate_command(const Words& words) {
   app.add_option("-o,--output", arguments.output, "write the texts into this file, as JSON lines");
   app.add_option("--batch_size,--batch-size", arguments.batch, "texts that are generated at once (default: up to 8)")
       ->check(CLI::Range(1, 4096));
-  app.add_option("--chat", arguments.chat, "format the prompt as a chat: glm4, chatml, qwen2.5 or llama3");
+  app.add_option("--chat", arguments.chat,
+                 "format the prompt as a chat: template (the model folder's), glm4, chatml, qwen2.5 or llama3");
   app.add_option("--system", arguments.system, "the system message, with --chat");
   app.add_option("--stop", arguments.stop, "end the text before this string; may be given several times")
       ->allow_extra_args(false);
