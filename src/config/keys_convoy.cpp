@@ -66,8 +66,9 @@ Section data_keys() {
                "What one sample of a text file is: the whole file, a paragraph (blank lines between), a line.");
   s.add("text_field", &RunConfig::text_field, "The field or column that holds the text.").also("text_column");
   s.add_choice("chat_format", &RunConfig::chat_format,
-               {"auto", "glm4", "chatml", "qwen2", "qwen2.5", "qwen3", "llama3", "llama3.1", "none"},
-               "How conversations become text; auto goes by the tokenizer.")
+               {"auto", "glm4", "chatml", "qwen2", "qwen2.5", "qwen3", "llama3", "llama3.1", "none", "template"},
+               "How conversations become text. auto takes the model folder's chat template where it has one, else goes by "
+               "the tokenizer.")
       .word("qwen25", 4);
   s.add("validation_split", &RunConfig::validation_split,
         "Samples set aside for evaluation when validation_files is empty: below 1 a fraction, else a count.")

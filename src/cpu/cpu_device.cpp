@@ -48,6 +48,7 @@ CpuDevice::CpuDevice() : registry_(std::make_unique<KernelRegistry>("CPU")) {
   cpu::register_attention(*registry_);
   cpu::register_cross_attention(*registry_);
   cpu::register_frames(*registry_);
+  cpu::register_cached_attention(*registry_);
   cpu::register_head(*registry_);
   cpu::register_update(*registry_);
   cpu::register_compress(*registry_);

@@ -15,6 +15,7 @@ void register_linear(Registry& registry);
 void register_attention(Registry& registry);
 void register_cross_attention(Registry& registry);
 void register_frames(Registry& registry);
+void register_cached_attention(Registry& registry);
 void register_head(Registry& registry);
 void register_update(Registry& registry);
 void register_compress(Registry& registry);

@@ -33,7 +33,8 @@ class GraphInputs {
 
   // x·Wᵀ + b with parameter p, and p+1 as its bias where there is one; advances p past them.
   ValueId linear(ValueId x, std::size_t& p, bool bias, const std::string& name, bool transposed = false);
-  // Attention over packed rows, with dropout in training; each call is another use of the random numbers.
+  // Attention over packed rows, with dropout in training; each call is another use of the random numbers. With a cache,
+  // each call of causal attention has a part of it.
   ValueId attention(AttentionShape shape, ValueId qkv, double dropout);
   // Dropout in training, else x.
   ValueId dropout(ValueId x, double p);
@@ -49,10 +50,13 @@ class GraphInputs {
     return source(name, {DType::kF32, {options_.table_length, half}});
   }
   ValueId source(const char* name, const TensorSpec& spec);
+  ValueId cached_attention(const AttentionShape& shape, ValueId qkv);
 
   GraphOptions options_;
   ModelGraph made_;
   std::uint32_t uses_ = 0;
+  int cached_layers_ = 0;
+  std::vector<ValueId> caches_;  // after this program's tokens were added
 };
 
 }  // namespace convoy

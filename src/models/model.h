@@ -41,11 +41,23 @@ enum class GraphKind : std::uint8_t {
   kLogits,  // logits of the rows named by the batch input "rows"
 };
 
+// Keys and values kept from one program to the next, for `rows` tokens per layer. Only for kLogits.
+enum class CacheUse : std::uint8_t {
+  kNone,
+  kFill,    // the documents are given whole, from their first token on; their keys and values are kept
+  kExtend,  // every token is the next one of a text whose keys and values are there
+};
+struct CacheOptions {
+  CacheUse use = CacheUse::kNone;
+  std::int64_t rows = 0;
+};
+
 struct GraphOptions {
   GraphKind kind = GraphKind::kTrain;
   std::int64_t tokens = 0;        // rows × sequence length of a micro-batch
   std::int64_t table_length = 0;  // positions in the rotary tables: the longest document that can occur
   std::int64_t logit_rows = 0;    // for kLogits
+  CacheOptions cache;
   DType dtype = DType::kF32;
   std::uint64_t seed = 0;  // of dropout
   CrossEntropyShape loss;
@@ -81,12 +93,15 @@ struct BatchConstant {
 
 // Names of the batch inputs. Each is [tokens] unless said.
 namespace batch_input {
-inline constexpr const char* kIds = "input_ids";         // i32
-inline constexpr const char* kTargets = "targets";       // i32: the token to predict here, or -1
-inline constexpr const char* kPositions = "positions";   // i32, within the document
-inline constexpr const char* kSeqStart = "seq_start";    // i32: index of the first token of the document
-inline constexpr const char* kTokenKeys = "token_keys";  // i64: keys the dropout of this token
-inline constexpr const char* kRows = "rows";             // i32[logit_rows]
+inline constexpr const char* kIds = "input_ids";           // i32
+inline constexpr const char* kTargets = "targets";         // i32: the token to predict here, or -1
+inline constexpr const char* kPositions = "positions";     // i32, within the document
+inline constexpr const char* kSeqStart = "seq_start";      // i32: index of the first token of the document
+inline constexpr const char* kTokenKeys = "token_keys";    // i64: keys the dropout of this token
+inline constexpr const char* kRows = "rows";               // i32[logit_rows]
+inline constexpr const char* kCacheRow = "cache_row";      // i32: where this token's keys and values go, or -1
+inline constexpr const char* kCacheBegin = "cache_begin";  // i32: the rows [begin, end) that this token may see
+inline constexpr const char* kCacheEnd = "cache_end";
 inline constexpr const char* kLossScale = "loss_scale";  // f32[1] (f64 for f64): d(objective)/d(loss sum)
 inline constexpr const char* kRopeCos = "rope_cos";      // f32[table_length, r/2]
 inline constexpr const char* kRopeSin = "rope_sin";
@@ -102,7 +117,7 @@ inline constexpr const char* kKeyEnd = "key_end";
 }  // namespace batch_input
 
 struct ModelGraph {
-  Graph graph;                   // its only output is `result`
+  Graph graph;                   // its outputs are `result` and, with a cache, the cache
   ValueId result = kNoValue;     // statistics or logits
   std::vector<ValueId> weights;  // by parameter
 };

@@ -427,23 +427,4 @@ ProgramSet make_programs(const Model& model, const TrainShape& shape, const Work
   return set;
 }
 
-LogitsProgram make_logits_program(const Model& model, DType dtype, std::int64_t tokens, std::int64_t rows,
-                                  const WorkspaceSizes& workspaces) {
-  GraphOptions options;
-  options.kind = GraphKind::kLogits;
-  options.tokens = tokens;
-  options.table_length = tokens;
-  options.logit_rows = rows;
-  options.dtype = dtype;
-  const Graph graph = forward_graph(model, options, {});
-  LogitsProgram made;
-  for (const Parameter& parameter : model.parameters())
-    made.layout.add(Role::kWeight, parameter.name, {dtype, parameter.shape});
-  add_batch_inputs(graph, made.layout);
-  made.program = compile(graph, made.layout, workspaces, "logits", {"logits"});
-  take_persistent(made.sizes, made.layout);
-  take_largest(made.sizes, made.program);
-  return made;
-}
-
 }  // namespace convoy

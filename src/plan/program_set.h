@@ -84,13 +84,4 @@ struct ProgramSet {
 
 ProgramSet make_programs(const Model& model, const TrainShape& shape, const WorkspaceSizes& workspaces);
 
-// A program that computes logits of `rows` rows of a text of `tokens` tokens, with a layout of its own.
-struct LogitsProgram {
-  Layout layout;
-  Program program;
-  ArenaSizes sizes;
-};
-LogitsProgram make_logits_program(const Model& model, DType dtype, std::int64_t tokens, std::int64_t rows,
-                                  const WorkspaceSizes& workspaces);
-
 }  // namespace convoy

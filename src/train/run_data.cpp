@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "config/resolve.h"
+#include "train/run_setup.h"
 
 namespace convoy {
 namespace {
@@ -59,6 +60,8 @@ std::optional<ChatFormat> chat_format(const RunConfig& config, const Tokenizer& 
   switch (config.chat_format) {
     case ChatSetting::kNone:
       return std::nullopt;
+    case ChatSetting::kTemplate:
+      return std::nullopt;
     case ChatSetting::kAuto:
       return recognise_chat_format(tokenizer);
     case ChatSetting::kGlm4:
@@ -77,6 +80,19 @@ std::optional<ChatFormat> chat_format(const RunConfig& config, const Tokenizer& 
       return ChatFormat::kLlama31;
   }
   return std::nullopt;
+}
+
+// The template of the tokenizer's folder, where conversations go by it.
+std::optional<ChatTemplate> chat_template(const RunConfig& config) {
+  if (config.chat_format != ChatSetting::kAuto && config.chat_format != ChatSetting::kTemplate) return std::nullopt;
+  const std::filesystem::path path = tokenizer_path(config);
+  std::optional<ChatTemplate> found = ChatTemplate::find(path);
+  if (!found && config.chat_format == ChatSetting::kTemplate) {
+    throw usage_error("the model folder has no chat template")
+        .at(path.string())
+        .mend("add its chat_template.jinja, or name a chat_format");
+  }
+  return found;
 }
 
 RowMode row_mode(PackingMode mode) {
@@ -98,7 +114,8 @@ std::filesystem::path cache_folder(const RunConfig& config) {
 
 EncodeSettings encode_settings(const RunConfig& config, const Tokenizer& tokenizer) {
   EncodeSettings settings;
-  settings.chat_format = chat_format(config, tokenizer);
+  settings.chat_template = chat_template(config);
+  if (!settings.chat_template) settings.chat_format = chat_format(config, tokenizer);
   if (!tokenizer.eos_id()) {
     settings.append_eos = false;
     log_warning(
