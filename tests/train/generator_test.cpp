@@ -13,7 +13,7 @@ namespace convoy {
 namespace {
 
 using testing::tiny_config;
-using testing::tiny_families;
+using testing::tiny_text_families;
 using Tokens = Generator::Tokens;
 
 std::vector<Tokens> random_prompts(std::size_t count, std::size_t longest, std::uint64_t seed) {
@@ -80,7 +80,7 @@ TEST_P(Families, TextsWithCacheEqualThoseWithout) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Generation, Families, ::testing::ValuesIn(tiny_families()),
+INSTANTIATE_TEST_SUITE_P(Generation, Families, ::testing::ValuesIn(tiny_text_families()),
                          [](const auto& test) { return test.param; });
 
 TEST(Generator, EndsWhereItShould) {

@@ -10,6 +10,12 @@ std::vector<std::string> tiny_families() {
   return {"llama", "qwen2", "qwen3", "glm", "glm4", "chatglm", "gpt2", "whisper", "glmasr"};
 }
 
+std::vector<std::string> tiny_text_families() {
+  std::vector<std::string> families = tiny_families();
+  std::erase_if(families, [](const std::string& family) { return family == "whisper" || family == "glmasr"; });
+  return families;
+}
+
 Json tiny_config(const std::string& family) {
   if (family == "gpt2") {
     return {{"model_type", "gpt2"}, {"vocab_size", 97}, {"n_embd", 32},

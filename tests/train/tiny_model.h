@@ -11,6 +11,8 @@ namespace convoy::testing {
 
 // The configurations of tiny models of every family, by name.
 std::vector<std::string> tiny_families();
+// Those that say something from text alone.
+std::vector<std::string> tiny_text_families();
 Json tiny_config(const std::string& family);
 
 // Windows of a row and frames of a window for models that hear; random_batch makes as many, of 8 mel bins.
