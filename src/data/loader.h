@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -23,6 +24,9 @@ struct Batch {
                                           // padding token is a segment of its own
   std::vector<std::uint64_t> token_keys;  // dropout_key of the token; 0 for padding
   std::vector<std::int64_t> samples;      // the document of each segment, in order
+  // Models that hear; see BatchView. Made by LoaderOptions::complete.
+  std::vector<float> audio_features;
+  std::vector<std::int32_t> audio_rows;
   std::int64_t target_count = 0;
   std::int64_t token_count = 0;  // without padding
 
@@ -66,6 +70,8 @@ struct LoaderOptions {
   std::int64_t epochs = 0;    // stop after so many; 0: go on for ever
   std::int64_t prefetch = 2;  // steps made ahead by a thread; 0: made when asked for
   TokenId pad_id = 0;
+  // Adds to a micro-batch what is not tokens; called in the thread that makes steps ahead.
+  std::function<void(Batch&)> complete;
 
   std::int64_t rows_per_step() const { return rows * accumulation * world; }
   // Which of the world · accumulation micro-batches of a step is this rank's `index`-th one.

@@ -207,6 +207,10 @@ std::vector<LinearModule> linear_modules(const Model& model) {
   GraphOptions options;
   options.kind = GraphKind::kLoss;
   options.tokens = options.table_length = 1;
+  if (const auto audio = model.audio()) {
+    options.audio_windows = 1;
+    options.audio_frames = audio->exact_frames ? audio->frames : audio->frame_multiple;
+  }
   const ModelGraph built = model.build(options);
   std::map<ValueId, std::size_t> parameter_of;
   for (std::size_t p = 0; p < built.weights.size(); ++p) parameter_of[built.weights[p]] = p;

@@ -6,7 +6,10 @@
 #include "base/error.h"
 #include "base/suggest.h"
 #include "models/decoder_config.h"
+#include "models/front_end.h"
+#include "models/glm_asr.h"
 #include "models/gpt2.h"
+#include "models/whisper.h"
 
 namespace convoy {
 namespace {
@@ -15,7 +18,7 @@ using Maker = std::unique_ptr<Model> (*)(const std::string& type, const ConfigRe
                                          const ModelOptions& options);
 
 std::unique_ptr<Model> decoder(const std::string& type, const ConfigReader& config, const ModelOptions& options) {
-  return make_decoder(read_decoder_config(type, config, options));
+  return make_decoder(read_decoder_config(type, config, options), nullptr);
 }
 
 const std::map<std::string, Maker>& makers() {
@@ -26,6 +29,10 @@ const std::map<std::string, Maker>& makers() {
       {"glm", decoder},
       {"glm4", decoder},
       {"chatglm", decoder},
+      {"glmasr", [](const std::string&, const ConfigReader& config,
+                    const ModelOptions& options) { return make_glm_asr(config, options); }},
+      {"whisper", [](const std::string&, const ConfigReader& config,
+                     const ModelOptions& options) { return make_whisper(read_whisper_config(config, options)); }},
       {"gpt2", [](const std::string&, const ConfigReader& config, const ModelOptions&) {
          return make_gpt2(read_gpt2_config(config));
        }}};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,6 +33,10 @@ class WrappedModel : public Model {
   std::string tied_embedding() const override { return base_->tied_embedding(); }
   std::string tied_head() const override { return base_->tied_head(); }
   bool is_buffer(const std::string& tensor) const override { return base_->is_buffer(tensor); }
+  std::optional<AudioInput> audio() const override { return base_->audio(); }
+  std::vector<BatchConstant> constants(const GraphOptions& options) const override { return base_->constants(options); }
+  bool writes_all_names() const override { return base_->writes_all_names(); }
+  std::string renamed(const std::string& tensor) const override { return base_->renamed(tensor); }
 
  protected:
   const Model& base() const { return *base_; }

@@ -14,17 +14,6 @@
 namespace convoy {
 namespace {
 
-GraphOptions graph_options(const TrainShape& shape, GraphKind kind, std::int64_t tokens) {
-  GraphOptions options;
-  options.kind = kind;
-  options.tokens = tokens;
-  options.table_length = shape.seq;
-  options.dtype = shape.dtype;
-  options.seed = shape.seed;
-  options.loss = shape.loss;
-  return options;
-}
-
 void add_batch_inputs(const Graph& graph, Layout& layout) {
   for (std::size_t id = 0; id < graph.value_count(); ++id) {
     const Value& value = graph.value(static_cast<ValueId>(id));
@@ -33,7 +22,7 @@ void add_batch_inputs(const Graph& graph, Layout& layout) {
 }
 
 Graph micro_graph(const Model& model, const TrainShape& shape, bool accumulate) {
-  ModelGraph built = model.build(graph_options(shape, GraphKind::kTrain, shape.tokens()));
+  ModelGraph built = model.build(graph_options(shape, GraphKind::kTrain, shape.rows));
   const ValueId scale =
       built.graph.add_source(Role::kBatch, batch_input::kLossScale, {accumulation_dtype(shape.dtype), {1}});
   std::vector<ValueId> trained;
@@ -93,7 +82,7 @@ void add_parameters(const Model& model, const TrainShape& shape, Layout& layout)
 // The parameters that the model looks rows up in.
 std::set<std::string> embedding_tables(const Model& model, const TrainShape& shape) {
   std::set<std::string> names;
-  const ModelGraph built = model.build(graph_options(shape, GraphKind::kLoss, shape.tokens()));
+  const ModelGraph built = model.build(graph_options(shape, GraphKind::kLoss, shape.rows));
   for (const Node& node : built.graph.nodes()) {
     if (dynamic_cast<const Embedding*>(node.op.get()) == nullptr) continue;
     for (ValueId id : node.inputs) {
@@ -360,6 +349,19 @@ std::size_t tree_slots(std::int64_t count) {
   return static_cast<std::size_t>(std::bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(count, 1))));
 }
 
+GraphOptions graph_options(const TrainShape& shape, GraphKind kind, std::int64_t rows) {
+  GraphOptions options;
+  options.kind = kind;
+  options.tokens = rows * shape.seq;
+  options.table_length = shape.seq;
+  options.dtype = shape.dtype;
+  options.seed = shape.seed;
+  options.loss = shape.loss;
+  options.audio_windows = rows * shape.audio_windows;
+  options.audio_frames = shape.audio_frames;
+  return options;
+}
+
 std::int64_t TrainShape::reduce_period() const {
   if (zero.shards_gradients()) return 1;
   if (!deterministic) return accumulation;
@@ -399,7 +401,7 @@ ProgramSet make_programs(const Model& model, const TrainShape& shape, const Work
   if (!shape.deterministic && shape.accumulation > 1 && !shape.zero.shards_gradients())
     accumulate = micro_graph(model, shape, true);
   if (shape.eval_rows > 0) {
-    eval = forward_graph(model, graph_options(shape, GraphKind::kLoss, shape.eval_tokens()), shape.zero);
+    eval = forward_graph(model, graph_options(shape, GraphKind::kLoss, shape.eval_rows), shape.zero);
     add_batch_inputs(*eval, set.layout);
   }
   set.micro = compile(micro, set.layout, workspaces, "micro-batch", {"statistics"});
@@ -411,6 +413,8 @@ ProgramSet make_programs(const Model& model, const TrainShape& shape, const Work
   set.update = compile(UpdateGraph(model, shape).build(), set.layout, workspaces, "update", {"norm"});
 
   take_persistent(set.sizes, set.layout);
+  for (const Role role : {Role::kMaster, Role::kMoment})
+    set.sizes.offloaded[static_cast<std::size_t>(role)] = shape.offload_optimizer;
   set.sizes.gradient_slots = shape.deterministic ? tree_slots(shape.accumulation) : 1;
   // Sharded gradients are not accumulated by the operations that make them: one slot for what comes in.
   if (!shape.deterministic && shape.zero.shards_gradients() && shape.accumulation > 1) set.sizes.gradient_slots = 2;
@@ -421,25 +425,6 @@ ProgramSet make_programs(const Model& model, const TrainShape& shape, const Work
     set.activation_lower_bound = std::max(set.activation_lower_bound, program->activation_lower_bound);
   }
   return set;
-}
-
-LogitsProgram make_logits_program(const Model& model, DType dtype, std::int64_t tokens, std::int64_t rows,
-                                  const WorkspaceSizes& workspaces) {
-  GraphOptions options;
-  options.kind = GraphKind::kLogits;
-  options.tokens = tokens;
-  options.table_length = tokens;
-  options.logit_rows = rows;
-  options.dtype = dtype;
-  const Graph graph = forward_graph(model, options, {});
-  LogitsProgram made;
-  for (const Parameter& parameter : model.parameters())
-    made.layout.add(Role::kWeight, parameter.name, {dtype, parameter.shape});
-  add_batch_inputs(graph, made.layout);
-  made.program = compile(graph, made.layout, workspaces, "logits", {"logits"});
-  take_persistent(made.sizes, made.layout);
-  take_largest(made.sizes, made.program);
-  return made;
 }
 
 }  // namespace convoy

@@ -6,6 +6,13 @@
 #include "base/error.h"
 
 namespace convoy {
+namespace {
+
+constexpr std::size_t kMostStarted = 256;  // statistics that wait to be read
+constexpr std::size_t kStatisticsBytes = kLossStatistics * sizeof(double);
+
+}  // namespace
+
 LossTotals& LossTotals::operator+=(const LossTotals& other) {
   loss_sum += other.loss_sum;
   targets += other.targets;
@@ -36,6 +43,13 @@ Engine::Engine(Device& device, const Model& model, const TrainShape& shape, Comm
   const TensorSpec* inputs[] = {&flat, &flat};
   add_gradients_ = device.prepare(AccumulateGradients{}, inputs, std::span(&flat, 1));
   partial_sums_.reserve(programs_.sizes.gradient_slots + 1);
+  statistics_ = device.allocate_host(kMostStarted * kStatisticsBytes);
+  started_.reserve(kMostStarted);
+  losses_.reserve(kMostStarted);
+  // What is shorter is the beginning of what is longer.
+  const std::int64_t rows = std::max(shape.rows, shape.eval_rows);
+  for (const BatchConstant& each : model.constants(graph_options(shape, GraphKind::kTrain, rows)))
+    put(each.name.c_str(), each.bytes);
 }
 
 std::byte* Engine::address(Role role, const std::string& name) const {
@@ -61,6 +75,15 @@ void Engine::copy_batch(const BatchView& batch) {
   put(batch_input::kTargets, std::as_bytes(batch.targets));
   put(batch_input::kPositions, std::as_bytes(batch.positions));
   put(batch_input::kSeqStart, std::as_bytes(batch.seq_start));
+  if (shape_.audio_windows > 0) {
+    if (shape_.dtype == DType::kF64) {
+      const std::vector<double> wide(batch.audio_features.begin(), batch.audio_features.end());
+      put(batch_input::kAudioFeatures, std::as_bytes(std::span(wide)));
+    } else {
+      put(batch_input::kAudioFeatures, std::as_bytes(batch.audio_features));
+    }
+    put(batch_input::kAudioRows, std::as_bytes(batch.audio_rows));
+  }
   bool whole_rows = true;
   for (std::size_t i = 0; i < batch.seq_start.size() && whole_rows; ++i) {
     const auto at = static_cast<std::int64_t>(i);
@@ -81,15 +104,40 @@ void Engine::copy_batch(const BatchView& batch) {
   put(batch_input::kRopeSin, std::as_bytes(std::span(sines)));
 }
 
-LossTotals Engine::read_statistics(const Program& program) const {
+// Before the next program writes its own there.
+void Engine::start_statistics(const Program& program) {
+  if (started_.size() == kMostStarted) collect_statistics();
   const BufferRef& ref = program.output("statistics");
-  std::byte bytes[kLossStatistics * sizeof(double)];
-  device_.copy_out(std::span(bytes, ref.spec.bytes()), arenas_.base(ref.arena) + ref.offset);
-  const std::size_t size = size_of(ref.spec.dtype);
-  const auto at = [&](LossStatistic which) {
-    return load_float(ref.spec.dtype, bytes + static_cast<std::size_t>(which) * size);
-  };
-  return {at(kLossSum), at(kTargetCount), at(kCorrectCount)};
+  std::byte* to = statistics_->data() + started_.size() * kStatisticsBytes;
+  device_.start_copy_out(std::span(to, ref.spec.bytes()), arenas_.base(ref.arena) + ref.offset, Lane::kWork);
+  started_.push_back(ref.spec.dtype);
+}
+
+void Engine::collect_statistics() {
+  if (started_.empty()) return;
+  device_.synchronize();
+  for (std::size_t i = 0; i < started_.size(); ++i) {
+    const std::byte* bytes = statistics_->data() + i * kStatisticsBytes;
+    const auto at = [&](LossStatistic which) {
+      return load_float(started_[i], bytes + static_cast<std::size_t>(which) * size_of(started_[i]));
+    };
+    losses_.push_back({at(kLossSum), at(kTargetCount), at(kCorrectCount)});
+  }
+  started_.clear();
+}
+
+std::vector<LossTotals> Engine::take_losses() {
+  collect_statistics();
+  std::vector<LossTotals> taken(losses_.begin(), losses_.end());
+  losses_.clear();
+  return taken;
+}
+
+LossTotals Engine::take_last() {
+  collect_statistics();
+  const LossTotals last = losses_.back();
+  losses_.pop_back();
+  return last;
 }
 
 // Adds the top partial sum of the stack into the one below it.
@@ -121,6 +169,11 @@ void Engine::merge_complete() {
 }
 
 LossTotals Engine::micro_step(const BatchView& batch, double scale) {
+  start_micro_step(batch, scale);
+  return take_last();
+}
+
+void Engine::start_micro_step(const BatchView& batch, double scale) {
   copy_batch(batch);
   put(batch_input::kTokenKeys, std::as_bytes(batch.token_keys));
   set_scalar_input(batch_input::kLossScale, scale);
@@ -128,14 +181,14 @@ LossTotals Engine::micro_step(const BatchView& batch, double scale) {
   if (micro_accumulate_ && !partial_sums_.empty()) {
     micro_accumulate_->run(0);
     ++partial_sums_[0];
-    merge_complete();
-    return read_statistics(micro_accumulate_->program());
+    start_statistics(micro_accumulate_->program());
+    return merge_complete();
   }
   check(partial_sums_.size() < programs_.sizes.gradient_slots, "more micro-batches than planned");
   micro_->run(partial_sums_.size());
   partial_sums_.push_back(1);
+  start_statistics(micro_->program());
   merge_complete();
-  return read_statistics(micro_->program());
 }
 
 UpdateResult Engine::update(double learning_rate, std::int64_t step, double unscale) {
@@ -160,10 +213,15 @@ UpdateResult Engine::update(double learning_rate, std::int64_t step, double unsc
 }
 
 LossTotals Engine::evaluate(const BatchView& batch) {
+  start_evaluate(batch);
+  return take_last();
+}
+
+void Engine::start_evaluate(const BatchView& batch) {
   check(eval_ != nullptr, "no evaluation was planned");
   copy_batch(batch);
   eval_->run();
-  return read_statistics(eval_->program());
+  start_statistics(eval_->program());
 }
 
 std::vector<Executor*> Engine::executors() const {

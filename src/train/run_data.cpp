@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "config/resolve.h"
+#include "train/run_setup.h"
 
 namespace convoy {
 namespace {
@@ -59,6 +60,8 @@ std::optional<ChatFormat> chat_format(const RunConfig& config, const Tokenizer& 
   switch (config.chat_format) {
     case ChatSetting::kNone:
       return std::nullopt;
+    case ChatSetting::kTemplate:
+      return std::nullopt;
     case ChatSetting::kAuto:
       return recognise_chat_format(tokenizer);
     case ChatSetting::kGlm4:
@@ -79,6 +82,19 @@ std::optional<ChatFormat> chat_format(const RunConfig& config, const Tokenizer& 
   return std::nullopt;
 }
 
+// The template of the tokenizer's folder, where conversations go by it.
+std::optional<ChatTemplate> chat_template(const RunConfig& config) {
+  if (config.chat_format != ChatSetting::kAuto && config.chat_format != ChatSetting::kTemplate) return std::nullopt;
+  const std::filesystem::path path = tokenizer_path(config);
+  std::optional<ChatTemplate> found = ChatTemplate::find(path);
+  if (!found && config.chat_format == ChatSetting::kTemplate) {
+    throw usage_error("the model folder has no chat template")
+        .at(path.string())
+        .mend("add its chat_template.jinja, or name a chat_format");
+  }
+  return found;
+}
+
 RowMode row_mode(PackingMode mode) {
   switch (mode) {
     case PackingMode::kPack:
@@ -96,6 +112,19 @@ std::filesystem::path cache_folder(const RunConfig& config) {
                           : std::filesystem::path(config.output_dir) / "cache";
 }
 
+EncodeSettings encode_settings(const RunConfig& config, const Tokenizer& tokenizer) {
+  EncodeSettings settings;
+  settings.chat_template = chat_template(config);
+  if (!settings.chat_template) settings.chat_format = chat_format(config, tokenizer);
+  if (!tokenizer.eos_id()) {
+    settings.append_eos = false;
+    log_warning(
+        "the tokenizer names no end-of-sequence token: documents end without one, and the model will not learn to "
+        "stop");
+  }
+  return settings;
+}
+
 }  // namespace
 
 bool evaluates(const RunConfig& config) {
@@ -103,30 +132,29 @@ bool evaluates(const RunConfig& config) {
 }
 
 RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, std::int64_t vocab, const TrainShape& shape,
-                  Communicator& communicator) {
+                  Communicator& communicator, const ModelSource* hears) {
   if (tokenizer.vocab_size() > vocab) {
     throw usage_error(
         fmt::format("the tokenizer has {} tokens, the model's vocabulary {}", tokenizer.vocab_size(), vocab))
         .at(config.source_of("tokenizer"))
         .mend("use the tokenizer that belongs to the model, or give a from-scratch model as large a vocab_size");
   }
-  EncodeSettings settings;
-  settings.chat_format = chat_format(config, tokenizer);
-  if (!tokenizer.eos_id()) {
-    settings.append_eos = false;
-    log_warning(
-        "the tokenizer names no end-of-sequence token: documents end without one, and the model will not learn to "
-        "stop");
-  }
-  const SampleEncoder encoder(tokenizer, settings);
+  std::optional<SampleEncoder> encoder;
+  if (hears == nullptr) encoder.emplace(tokenizer, encode_settings(config, tokenizer));
+  const auto open = [&](const std::string& key, std::shared_ptr<const SpeechSource>& speech) {
+    if (encoder) return load_or_tokenize(cache_folder(config), source_options(config, key), *encoder);
+    SpeechData opened = open_speech(config, key, tokenizer, *hears, shape);
+    speech = std::move(opened.source);
+    return opened.tokens;
+  };
   RunData data;
   const bool first = communicator.rank() == 0;
   if (!first) communicator.barrier();
-  data.train = load_or_tokenize(cache_folder(config), source_options(config, "train_files"), encoder);
+  data.train = open("train_files", data.train_speech);
   log_info("training data: {}", data.train->report().text());
   const auto seed = static_cast<std::uint64_t>(config.seed);
   if (!config.validation_files.empty()) {
-    data.validation = load_or_tokenize(cache_folder(config), source_options(config, "validation_files"), encoder);
+    data.validation = open("validation_files", data.validation_speech);
     if (first) communicator.barrier();
     log_info("validation data: {}", data.validation->report().text());
     data.train_documents = all_documents(data.train->documents());
@@ -139,10 +167,13 @@ RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, std::int6
     Split parts = split_documents(data.train->documents(), split);
     data.train_documents = std::move(parts.train);
     data.validation_documents = std::move(parts.validation);
-    if (!data.validation_documents.empty()) data.validation = data.train;
+    if (!data.validation_documents.empty()) {
+      data.validation = data.train;
+      data.validation_speech = data.train_speech;
+    }
   }
   data.rows.row_length = shape.seq;
-  data.rows.mode = row_mode(config.packing);
+  data.rows.mode = hears != nullptr ? RowMode::kPad : row_mode(config.packing);
   data.rows.overlong = config.too_long == TooLong::kSplit ? Overlong::kSplit : Overlong::kTruncate;
   data.loading.rows = config.per_device_train_batch_size;
   data.loading.accumulation = shape.accumulation;
@@ -157,7 +188,9 @@ RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, std::int6
 }
 
 std::unique_ptr<Loader> RunData::training_loader(const Cursor& start) const {
-  return std::make_unique<Loader>(train, train_documents, rows, loading, start);
+  LoaderOptions options = loading;
+  if (train_speech) options.complete = [source = train_speech](Batch& batch) { source->complete(batch); };
+  return std::make_unique<Loader>(train, train_documents, rows, options, start);
 }
 
 std::unique_ptr<Loader> RunData::validation_loader(const Cursor& start) const {
@@ -165,6 +198,7 @@ std::unique_ptr<Loader> RunData::validation_loader(const Cursor& start) const {
   options.rows = eval_rows;
   options.accumulation = 1;
   options.period = 1;
+  if (validation_speech) options.complete = [source = validation_speech](Batch& batch) { source->complete(batch); };
   return std::make_unique<Loader>(validation, validation_documents, rows, options, start);
 }
 

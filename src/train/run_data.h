@@ -9,6 +9,7 @@
 #include "data/token_cache.h"
 #include "plan/program_set.h"
 #include "text/tokenizer.h"
+#include "train/speech_data.h"
 
 namespace convoy {
 
@@ -19,6 +20,8 @@ struct RunData {
   LoaderOptions loading;
   std::int64_t eval_rows = 1;
   TokenId pad_id = 0;
+  // Models that hear: the recordings behind the documents.
+  std::shared_ptr<const SpeechSource> train_speech, validation_speech;
 
   bool has_validation() const { return validation != nullptr && !validation_documents.empty(); }
   std::unique_ptr<Loader> training_loader(const Cursor& start) const;
@@ -28,9 +31,10 @@ struct RunData {
 };
 
 // Tokenises (or opens the cache of) the files. `vocab` is the model's: a tokenizer with more tokens is a usage error.
-// The first rank reads the files; the others open its cache afterwards, so all must call.
+// The first rank reads the files; the others open its cache afterwards, so all must call. `hears`: the files are
+// manifests of recordings for this model.
 RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, std::int64_t vocab, const TrainShape& shape,
-                  Communicator& communicator);
+                  Communicator& communicator, const ModelSource* hears = nullptr);
 
 // Whether the run evaluates, from its settings alone.
 bool evaluates(const RunConfig& config);

@@ -82,6 +82,7 @@ WeightMap load_weights(ParameterStore& store, const ModelFolder& folder) {
     store.set_rows(binding.parameter, binding.first_row, binding.stored.spec.dtype,
                    folder.tensor(binding.stored.name).bytes);
   }
+  if (store.model().writes_all_names()) return canonical_weights(store.model(), stored_dtype(map));
   return map;
 }
 
