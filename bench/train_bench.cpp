@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -14,6 +15,8 @@
 #include "base/parallel.h"
 #include "base/random.h"
 #include "devices/make_device.h"
+#include "models/lora.h"
+#include "plan/fit_recompute.h"
 #include "plan/model_flops.h"
 #include "train/engine.h"
 
@@ -22,8 +25,10 @@ namespace {
 using namespace convoy;  // NOLINT
 
 struct Arguments {
-  std::string config, dtype = "f32", recompute = "none", device = "cpu";
-  std::int64_t batch = 4, seq = 512, accum = 1, steps = 10;
+  std::string config, dtype = "f32", device = "cpu";
+  RecomputeMode recompute = RecomputeMode::kNone;
+  std::int64_t batch = 4, seq = 512, accum = 1, steps = 10, lora_rank = 0;
+  double memory_limit = 0;  // GB
   int threads = 0;
   bool profile = false, any_order = false, bf16_state = false, offload = false, verbose = false;
 };
@@ -78,7 +83,12 @@ int run(const Arguments& arguments) {
   const double begin = now();
   if (arguments.verbose) set_log_level(LogLevel::kDebug);
   set_threads(arguments.threads);
-  const auto model = make_model(read_json(arguments.config), arguments.config);
+  auto model = make_model(read_json(arguments.config), arguments.config);
+  if (arguments.lora_rank > 0) {
+    LoraConfig lora;
+    lora.rank = arguments.lora_rank;
+    model = add_lora(std::move(model), lora, "--lora-rank");
+  }
   const auto dtype = parse_dtype(arguments.dtype);
   if (!dtype) throw usage_error("no such dtype");
   const std::unique_ptr<Device> device = make_device(arguments.device, {0, 1, !arguments.any_order});
@@ -96,9 +106,13 @@ int run(const Arguments& arguments) {
   shape.offload_optimizer = arguments.offload;
   shape.max_grad_norm = 1;
   shape.weight_decay = 0.01;
-  shape.recompute = arguments.recompute == "full"
-                        ? RecomputeMode::kFull
-                        : (arguments.recompute == "selective" ? RecomputeMode::kSelective : RecomputeMode::kNone);
+  shape.recompute = arguments.recompute;
+  if (shape.recompute == RecomputeMode::kFit) {
+    shape.rates = machine_rates({}, shape.dtype, shape.has_own_memory);
+    MemoryLimit limit{device->own_memory().value_or(available_memory())};
+    if (arguments.memory_limit > 0) limit.device = static_cast<std::size_t>(1e9 * arguments.memory_limit);
+    shape.recompute_steps = fitting_recompute_steps(*model, shape, *device, limit);
+  }
   Engine engine(*device, *model, shape);
   fill_weights(engine.store());
   engine.micro_executor().set_profiling(arguments.profile);
@@ -142,6 +156,7 @@ int run(const Arguments& arguments) {
                                     rest[rest.size() / 2] * 1e-9},
                      {"peak_rss_bytes", usage.ru_maxrss * 1024L},
                      {"device_bytes", device->memory().peak},
+                     {"recompute_steps", shape.recompute_steps},
                      {"planned_bytes", engine.programs().sizes.total()},
                      {"planned_host_bytes", engine.programs().sizes.host_total()},
                      {"seconds_to_first_step", first},
@@ -171,7 +186,13 @@ int main(int argc, char** argv) {
   app.add_option("--accum", arguments.accum, "micro-batches of a step");
   app.add_option("--steps", arguments.steps, "steps; the first three do not count");
   app.add_option("--threads", arguments.threads, "threads");
-  app.add_option("--recompute", arguments.recompute, "none, selective or full");
+  app.add_option("--recompute", arguments.recompute, "none, selective, full or fit")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, RecomputeMode>{{"none", RecomputeMode::kNone},
+                                                                               {"selective", RecomputeMode::kSelective},
+                                                                               {"full", RecomputeMode::kFull},
+                                                                               {"fit", RecomputeMode::kFit}}));
+  app.add_option("--memory-limit", arguments.memory_limit, "GB (10⁹ bytes) that --recompute fit may take");
+  app.add_option("--lora-rank", arguments.lora_rank, "train adapters of this rank beside every linear layer");
   app.add_option("--device", arguments.device, "cpu or cuda");
   app.add_flag("--profile", arguments.profile, "time every operation");
   app.add_flag("--offload", arguments.offload, "the optimizer's state in host memory");

@@ -99,10 +99,11 @@ Section data_keys() {
   s.add_choice("text_mode", &RunConfig::text_mode, {"file", "paragraph", "line"},
                "What one sample of a text file is: the whole file, a paragraph (blank lines between), a line.");
   s.add("text_field", &RunConfig::text_field, "The field or column that holds the text.").also("text_column");
-  s.add_choice("chat_format", &RunConfig::chat_format,
-               {"auto", "glm4", "chatml", "qwen2", "qwen2.5", "qwen3", "llama3", "llama3.1", "none", "template"},
-               "How conversations become text. auto takes the model folder's chat template where it has one, else goes by "
-               "the tokenizer.")
+  s.add_choice(
+       "chat_format", &RunConfig::chat_format,
+       {"auto", "glm4", "chatml", "qwen2", "qwen2.5", "qwen3", "llama3", "llama3.1", "none", "template"},
+       "How conversations become text. auto takes the model folder's chat template where it has one, else goes by "
+       "the tokenizer.")
       .word("qwen25", 4);
   s.add("validation_split", &RunConfig::validation_split,
         "Samples set aside for evaluation when validation_files is empty: below 1 a fraction, else a count.")
@@ -143,8 +144,9 @@ Section machine_keys() {
   Section s{"Precision, memory, machine", {}};
   s.add("bf16", &RunConfig::bf16, "Same as dtype: bf16.").when_unset("as dtype says");
   s.add("fp16", &RunConfig::fp16, "Same as dtype: f16.").when_unset("as dtype says");
-  s.add_choice("recompute", &RunConfig::recompute, {"none", "selective", "full"},
-               "What the backward pass computes again instead of keeping: nothing, what is cheap, every block.");
+  s.add_choice("recompute", &RunConfig::recompute, {"none", "selective", "full", "fit"},
+               "What the backward pass computes again instead of keeping: nothing, what is cheap, every block; fit: as "
+               "much as memory (memory_limit) asks for, what takes the least time for its bytes first.");
   s.add("gradient_checkpointing", &RunConfig::gradient_checkpointing, "Same as recompute: full.")
       .when_unset("as recompute says");
   s.add_choice("optimizer_states", &RunConfig::optimizer_states, {"f32", "bf16"},

@@ -19,7 +19,7 @@ enum class TextMode : std::uint8_t { kFile, kParagraph, kLine };
 enum class ChatSetting : std::uint8_t { kAuto, kGlm4, kChatMl, kQwen2, kQwen25, kQwen3, kLlama3, kLlama31, kNone, kTemplate };
 enum class PackingMode : std::uint8_t { kPack, kPad, kConcat };
 enum class TooLong : std::uint8_t { kSplit, kTruncate };
-enum class RecomputeSetting : std::uint8_t { kNone, kSelective, kFull };
+enum class RecomputeSetting : std::uint8_t { kNone, kSelective, kFull, kFit };
 enum class LossAverage : std::uint8_t { kToken, kMicroBatch };
 enum class SampleOrder : std::uint8_t { kRandom, kSequential };
 enum class OffloadDevice : std::uint8_t { kNone, kCpu };

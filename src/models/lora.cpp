@@ -147,10 +147,12 @@ void LoraModel::add(const LinearModule& module) {
   adapters_.push_back(std::move(adapter));
 }
 
-// The keys of dropout's random numbers, one a token.
-ValueId token_keys(Graph& graph, std::int64_t tokens) {
-  const ValueId known = graph.find(Role::kBatch, batch_input::kTokenKeys);
-  return known != kNoValue ? known : graph.add_source(Role::kBatch, batch_input::kTokenKeys, {DType::kI64, {tokens}});
+// The keys of dropout's random numbers: one a token, or one a row of what a model hears.
+ValueId dropout_keys(Graph& graph, std::int64_t rows, std::int64_t tokens) {
+  const std::string name =
+      rows == tokens ? std::string(batch_input::kTokenKeys) : fmt::format("{}{}", batch_input::kRowKeys, rows);
+  const ValueId known = graph.find(Role::kBatch, name);
+  return known != kNoValue ? known : graph.add_source(Role::kBatch, name, {DType::kI64, {rows}});
 }
 
 ModelGraph LoraModel::build(const GraphOptions& options) const {
@@ -162,7 +164,7 @@ ModelGraph LoraModel::build(const GraphOptions& options) const {
   LowRankOptions low_rank;
   low_rank.seed = options.seed;
   const bool drops = options.kind == GraphKind::kTrain && config_.dropout > 0;
-  if (drops) low_rank.token_keys = token_keys(built.graph, options.tokens);
+  low_rank.keys = [&](Graph& graph, std::int64_t rows) { return dropout_keys(graph, rows, options.tokens); };
   std::vector<LowRankBranch> branches;
   for (const LoraAdapter& adapter : adapters_) {
     LowRankBranch branch;

@@ -14,6 +14,14 @@ std::int64_t Model::parameter_count() const {
   return count;
 }
 
+std::uint64_t row_key(std::uint64_t token_key, std::int64_t place) {
+  // SplitMix64's steps (Steele et al., 2014): neighbouring keys give unrelated ones.
+  std::uint64_t x = token_key + 0x9e3779b97f4a7c15U * (static_cast<std::uint64_t>(place) + 1);
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
+  return x ^ (x >> 31);
+}
+
 void initialize(const Parameter& parameter, std::size_t index, std::uint64_t seed, std::span<float> values) {
   if (parameter.sinusoids) {
     const std::int64_t width = parameter.shape[1], half = width / 2;

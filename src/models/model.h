@@ -100,6 +100,8 @@ inline constexpr const char* kTargets = "targets";         // i32: the token to 
 inline constexpr const char* kPositions = "positions";     // i32, within the document
 inline constexpr const char* kSeqStart = "seq_start";      // i32: index of the first token of the document
 inline constexpr const char* kTokenKeys = "token_keys";    // i64: keys the dropout of this token
+// i64[n], of rows of the graph that are no tokens, as many for each row of the batch: keys their dropout (row_key).
+inline constexpr const char* kRowKeys = "row_keys_";       // and n
 inline constexpr const char* kRows = "rows";               // i32[logit_rows]
 inline constexpr const char* kCacheRow = "cache_row";      // i32: where this token's keys and values go, or -1
 inline constexpr const char* kCacheBegin = "cache_begin";  // i32: the rows [begin, end) that this token may see
@@ -117,6 +119,9 @@ inline constexpr const char* kAudioRows = "audio_rows";  // i32[tokens]: the aud
 inline constexpr const char* kKeyBegin = "key_begin";    // i32[tokens]: encoder frames that the token sees
 inline constexpr const char* kKeyEnd = "key_end";
 }  // namespace batch_input
+
+// The key of the random numbers of the `place`-th of those rows of a batch row whose first token has `token_key`.
+std::uint64_t row_key(std::uint64_t token_key, std::int64_t place);
 
 struct ModelGraph {
   Graph graph;                   // its outputs are `result` and, with a cache, the cache

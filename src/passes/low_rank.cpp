@@ -1,7 +1,5 @@
 #include "passes/low_rank.h"
 
-#include <fmt/format.h>
-
 #include <utility>
 
 #include "base/error.h"
@@ -57,13 +55,9 @@ class Branching {
 
   ValueId add_branch(const LowRankBranch& branch, ValueId x, ValueId y) {
     if (branch.dropout > 0) {
-      check(options_.token_keys != kNoValue, "a low-rank branch with dropout needs token keys");
-      if (graph_.spec(x).shape[0] != graph_.spec(options_.token_keys).shape[0]) {
-        throw usage_error(fmt::format("lora_dropout needs a row for every token, which the layer of '{}' has not",
-                                      graph_.value(branch.weight).name))
-            .mend("set lora_dropout: 0, or leave the layer out with exclude_modules");
-      }
-      x = emit(Dropout{branch.dropout, options_.seed, branch.use}, {x, options_.token_keys}, "lora_dropped");
+      check(options_.keys != nullptr, "a low-rank branch with dropout needs keys");
+      const ValueId keys = options_.keys(graph_, graph_.spec(x).shape[0]);
+      x = emit(Dropout{branch.dropout, options_.seed, branch.use}, {x, keys}, "lora_dropped");
     }
     ValueId hidden = emit(Linear{}, {x, branch.a}, "lora_a");
     // Scaled where it is narrow.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -23,8 +24,8 @@ struct LowRankBranch {
 
 struct LowRankOptions {
   std::uint64_t seed = 0;  // of dropout
-  // i64, one for each row of x; needed by branches with dropout.
-  ValueId token_keys = kNoValue;
+  // The keys of so many rows' random numbers, i64[rows]; needed by branches with dropout.
+  std::function<ValueId(Graph& graph, std::int64_t rows)> keys;
 };
 
 // Adds the branches to the forward graph, before differentiation. Returns what took the place of the products' results

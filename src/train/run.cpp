@@ -15,6 +15,7 @@
 #include "models/freeze.h"
 #include "monitor/svg_plot.h"
 #include "plan/ceilings.h"
+#include "plan/fit_recompute.h"
 #include "plan/memory_report.h"
 #include "plan/model_flops.h"
 #include "train/keep_alive.h"
@@ -291,6 +292,29 @@ std::string listing(const ProgramSet& programs) {
   return text + print(programs.update);
 }
 
+// recompute: fit. The ranks take the same steps: as many as the one with the least room needs.
+void fit_recompute(const RunConfig& config, const ModelSource& source, const std::optional<Ceilings>& ceilings,
+                   Device& device, Communicator& communicator, TrainShape& shape) {
+  if (shape.recompute != RecomputeMode::kFit) return;
+  shape.rates = machine_rates(ceilings, shape.dtype, shape.has_own_memory);
+  communicator.broadcast(std::as_writable_bytes(std::span(&shape.rates, 1)), 0);
+  const std::int64_t mine = fitting_recompute_steps(
+      *source.model, shape, device, memory_limit(config, shape.zero.world, device), beside_the_arenas(config, source));
+  for (int rank = 0; rank < communicator.size(); ++rank) {
+    std::int64_t theirs = mine;
+    communicator.broadcast(std::as_writable_bytes(std::span(&theirs, 1)), rank);
+    shape.recompute_steps = std::max(shape.recompute_steps, theirs);
+  }
+}
+
+// "fit (12 steps, 4.1% of the arithmetic)"
+std::string recompute_text(const TrainShape& shape, const ProgramSet& programs) {
+  if (shape.recompute != RecomputeMode::kFit) return std::string(name_of(shape.recompute));
+  const double whole = programs.micro.cost().flops;
+  return fmt::format("fit ({} steps, {:.1f}% of the arithmetic)", shape.recompute_steps,
+                     100 * (whole - model_flops(programs.micro)) / whole);
+}
+
 void report_plan(const ModelSource& source, const TrainShape& shape, const RunConfig& config, Device& device,
                  bool first) {
   const ProgramSet programs = make_programs(*source.model, shape, device);
@@ -302,6 +326,7 @@ void report_plan(const ModelSource& source, const TrainShape& shape, const RunCo
            human_bytes(report.total),
            report.host_total > 0 ? fmt::format(" and {} of the host's", human_bytes(report.host_total)) : "",
            shape.zero.world > 1 ? " on this rank" : "", print(report));
+  if (shape.recompute == RecomputeMode::kFit) log_info("recompute {}", recompute_text(shape, programs));
   if (config.print_program) fmt::print("{}", listing(programs));
 }
 
@@ -337,7 +362,8 @@ int run_training(const RunConfig& settings, Device& device, const std::string& v
     throw usage_error("eval_strategy asks for evaluations but there are no validation data")
         .mend("give --validation_files or --validation_split");
   }
-  const TrainShape shape = train_shape(config, source, evaluates(config), rank, communicator.size());
+  TrainShape shape = train_shape(config, source, evaluates(config), rank, communicator.size());
+  fit_recompute(config, source, ceilings, device, communicator, shape);
   report_plan(source, shape, config, device, first);
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(tokenizer_path(config));
   const RunData data = open_data(config, *tokenizer, source.model->vocab_size(), shape, communicator,
@@ -415,19 +441,32 @@ std::string plan_run(const RunConfig& settings, Device& device) {
   const RunConfig config = for_ranks(settings, ranks);
   apply_process_settings(config, 0, 1);
   const ModelSource source = open_model(config);
-  const TrainShape shape = train_shape(config, source, evaluates(config), 0, ranks);
+  TrainShape shape = train_shape(config, source, evaluates(config), 0, ranks);
+  const MemoryLimit limit = memory_limit(config, ranks, device);
+  if (shape.recompute == RecomputeMode::kFit) {
+    const MachineRates rates = machine_rates(known_ceilings(config, device), shape.dtype, shape.has_own_memory);
+    for (int r = 0; r < ranks; ++r) {
+      TrainShape theirs = train_shape(config, source, evaluates(config), r, ranks);
+      theirs.rates = shape.rates = rates;
+      theirs.recompute_steps = shape.recompute_steps;
+      shape.recompute_steps =
+          fitting_recompute_steps(*source.model, theirs, device, limit, beside_the_arenas(config, source));
+    }
+  }
   const ProgramSet programs = make_programs(*source.model, shape, device);
   const MemoryReport report = full_report(config, source, programs, shape);
   const double tokens = static_cast<double>(shape.tokens());
   std::string text =
       fmt::format("{}: {}, {}, micro-batch {} × {} tokens, accumulation {}, recompute {}{}\nrank 0\n{}",
                   source.model->family(), parameters_text(*source.model), name_of(shape.dtype), shape.rows, shape.seq,
-                  shape.accumulation, name_of(shape.recompute),
+                  shape.accumulation, recompute_text(shape, programs),
                   ranks > 1 ? fmt::format(", {} ranks, ZeRO stage {}", ranks, shape.zero.stage) : "", print(report));
   std::size_t most = report.total;
   std::size_t most_host = report.host_total;
   for (int r = 1; r < ranks; ++r) {
-    const TrainShape theirs_shape = train_shape(config, source, evaluates(config), r, ranks);
+    TrainShape theirs_shape = train_shape(config, source, evaluates(config), r, ranks);
+    theirs_shape.recompute_steps = shape.recompute_steps;
+    theirs_shape.rates = shape.rates;
     const ProgramSet others = make_programs(*source.model, theirs_shape, device);
     const MemoryReport theirs = full_report(config, source, others, theirs_shape);
     text += fmt::format("rank {}\n{}", r, print(theirs));
@@ -439,7 +478,6 @@ std::string plan_run(const RunConfig& settings, Device& device) {
   const std::vector<Alternative> others = alternatives(*source.model, shape, device, beside_the_arenas(config, source));
   if (!others.empty()) text += "less memory with:\n" + print(others, report.total);
   if (config.print_program) text += listing(programs);
-  const MemoryLimit limit = memory_limit(config, ranks, device);
   text += fmt::format("{} are available{}{}: the run {}\n", human_bytes(limit.device),
                       most_host > 0 ? fmt::format(", {} of the host's", human_bytes(limit.host)) : "",
                       ranks > 1 ? " for each rank" : "",

@@ -41,6 +41,8 @@ RecomputeMode recompute_mode(RecomputeSetting mode) {
       return RecomputeMode::kSelective;
     case RecomputeSetting::kFull:
       return RecomputeMode::kFull;
+    case RecomputeSetting::kFit:
+      return RecomputeMode::kFit;
   }
   throw internal_error("an unknown recompute mode");
 }
