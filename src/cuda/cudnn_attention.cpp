@@ -140,23 +140,25 @@ class Prepared final : public CudnnAttention {
 std::shared_ptr<CudnnAttention> CudnnAttention::make(Context& context, const AttentionShape& s, DType dtype,
                                                      const DenseAttention& dense, bool backward) {
   if (dtype != DType::kBF16 && dtype != DType::kF16) return nullptr;
-  if (dense.rows <= 0 || dense.queries < 16 || dense.keys < 16 || s.head_dim % 8 != 0 || s.head_dim > 256 || s.dropout > 0) return nullptr;
+  if (dense.rows <= 0 || dense.queries < 16 || dense.keys < 16 || s.head_dim % 8 != 0 || s.head_dim > 256 ||
+      s.dropout > 0)
+    return nullptr;
   if (!s.causal && s.window > 0) return nullptr;
   // Preparing takes some hundred milliseconds; the plan asks for the same shapes again and again.
   static std::mutex mutex;
   static std::map<std::string, std::shared_ptr<CudnnAttention>> made;
-  const std::string key =
-      s.str() + " " + std::string(name_of(dtype)) + " " + std::to_string(dense.rows) + "x" + std::to_string(dense.queries) +
-      "x" + std::to_string(dense.keys) + " " + std::to_string(dense.q_row) + "/" + std::to_string(dense.kv_row) +
-      (backward ? " backward" : "") + (context.options.deterministic ? " same bits" : "") + " " +
-      std::to_string(reinterpret_cast<std::uintptr_t>(context.stream)) + " " + std::to_string(s.scale);
+  const std::string key = s.str() + " " + std::string(name_of(dtype)) + " " + std::to_string(dense.rows) + "x" +
+                          std::to_string(dense.queries) + "x" + std::to_string(dense.keys) + " " +
+                          std::to_string(dense.q_row) + "/" + std::to_string(dense.kv_row) +
+                          (backward ? " backward" : "") + (context.options.deterministic ? " same bits" : "") + " " +
+                          std::to_string(reinterpret_cast<std::uintptr_t>(context.stream)) + " " +
+                          std::to_string(s.scale);
   const std::scoped_lock lock(mutex);
   const auto place = made.find(key);
   if (place != made.end()) return place->second;
   std::shared_ptr<CudnnAttention> attention;
   try {
-    if (handle_of(context) != nullptr)
-      attention = std::make_shared<Prepared>(context, s, dtype, dense, backward);
+    if (handle_of(context) != nullptr) attention = std::make_shared<Prepared>(context, s, dtype, dense, backward);
   } catch (const Error& e) {
     log_debug("attention {}: Convoy's own kernels ({})", key, e.what());
   }
