@@ -128,6 +128,8 @@ ValueId Whisper::block(GraphInputs& in, ValueId x, ValueId audio, std::int64_t l
   AttentionShape cross = heads();
   const std::int64_t rows = in.options().table_length > 0 ? in.options().tokens / in.options().table_length : 0;
   if (rows > 0) cross.row_tokens = in.options().audio_windows / rows * in.options().encoder_frames();
+  cross.whole_rows =
+      rows > 0 && in.options().tokens % in.options().table_length == 0 && in.options().kind != GraphKind::kLogits;
   add_branch(g.add_op(CrossAttention{cross}, {q, kv, in.key_begin(), in.key_end()}, {"heard", "lse"})[0]);
   return add_mlp(in, x, p, kNormEps);
 }
