@@ -62,7 +62,7 @@ std::vector<Utterance> collect(const Arguments& arguments) {
     for (const fs::path& path : paths) {
       if (options.format == ManifestFormat::kAuto && !is_manifest(path)) {
         Utterance one;
-        one.audio = one.where = path.string();
+        one.audio = path.string();
         all.push_back(std::move(one));
         continue;
       }
@@ -91,7 +91,7 @@ class Transcripts {
       const auto [place, fresh] = names.try_emplace(file_of(i).string(), i);
       if (!fresh)
         throw usage_error(fmt::format("two recordings would be written to {}: {} and {}", place->first,
-                                      utterances[place->second].where, utterances[i].where))
+                                      utterances[place->second].audio, utterances[i].audio))
             .mend("transcribe them in two calls, or give the manifest's records an id each");
     }
   }
@@ -252,15 +252,16 @@ int transcribe(Arguments arguments) {
       const std::size_t now = place++;
       try {
         Audio audio = reader.decode(utterances[now], decoding);
-        if (audio.silent()) log_warning("{}: nothing but silence", utterances[now].where);
+        if (audio.silent()) log_warning("{}: nothing but silence", utterances[now].audio);
         heard += audio.seconds();
         taken.push_back(now);
         return Clip{std::move(audio.samples), utterances[now].language};
       } catch (Error& error) {
-        if (!arguments.skip_bad || error.status() == Status::kInternal)
-          throw error.status() == Status::kInternal || !error.remedy().empty()
-              ? error
-              : error.mend("leave such recordings out with --skip_bad");
+        if (error.status() == Status::kInternal) throw;
+        if (!arguments.skip_bad) {
+          throw error.mend((error.remedy().empty() ? "" : error.remedy() + "; ") +
+                           "--skip_bad leaves out recordings that cannot be read");
+        }
         log_warning("left out: {}", error.what());
         ++bad;
         transcripts.skip(now);

@@ -151,7 +151,7 @@ void Generator::put_audio(std::span<Text* const> texts, const Stage& stage, std:
     for (std::size_t i = 0; i < text->ids.size(); ++i, ++token) {
       begin[token] = static_cast<std::int32_t>(window * heard);
       end[token] = static_cast<std::int32_t>((window + windows) * heard);
-      if (audio_->audio_token >= 0 && ids[token] == audio_->audio_token)
+      if (audio_->audio_token >= 0 && ids[token] == audio_->audio_token && i < text->prompt)
         places[token] = static_cast<std::int32_t>(place++);
     }
     window += windows;

@@ -65,13 +65,9 @@ void SpeechSource::complete(Batch& batch) const {
     const auto at = static_cast<std::int64_t>(r);
     DecodeOptions decoding;
     decoding.sampling_rate = kSpeechRate;
-    try {
-      features_->write(reader_.decode(utterance, decoding).samples,
-                       std::span(batch.audio_features)
-                           .subspan(static_cast<std::size_t>(at * floats), static_cast<std::size_t>(floats)));
-    } catch (Error& error) {
-      throw error.at(utterance.where);
-    }
+    features_->write(reader_.decode(utterance, decoding).samples,
+                     std::span(batch.audio_features)
+                         .subspan(static_cast<std::size_t>(at * floats), static_cast<std::size_t>(floats)));
     if (input.audio_token < 0) continue;
     std::int64_t next = at * places;
     for (std::int64_t t = at * batch.seq; t < (at + 1) * batch.seq; ++t) {

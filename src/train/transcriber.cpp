@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/parallel.h"
@@ -25,6 +27,17 @@ bool is_wide(char32_t c) {
   return c >= 0x2E80 && !(c >= 0xAC00 && c <= 0xD7AF) && c < 0xE0000;
 }
 
+// The ids that end a text by a model's configuration, those that the tokenizer has as special tokens.
+void add_stops(const Json& config, const Tokenizer& tokenizer, std::vector<TokenId>& stops) {
+  const auto place = config.find("eos_token_id");
+  if (place == config.end()) return;
+  for (const Json& id : place->is_array() ? *place : Json::array({*place})) {
+    if (!id.is_number_integer()) continue;
+    const auto token = id.get<TokenId>();
+    if (token >= 0 && token < tokenizer.vocab_size() && tokenizer.is_special(token)) stops.push_back(token);
+  }
+}
+
 SpeechPromptOptions prompt_options(const TranscriberOptions& options) {
   return {options.language == "none" ? "" : options.language, options.task, options.timestamps};
 }
@@ -45,6 +58,12 @@ Transcriber::Transcriber(Device& device, const Model& model, const Tokenizer& to
       options_(options),
       prompt_(tokenizer, model.audio().value(), config, where, prompt_options(options)),
       features_(model.audio().value(), prompt_.whisper() ? 1 : options.windows, model.audio()->frames) {
+  if (tokenizer.vocab_size() > model.vocab_size()) {
+    throw usage_error(fmt::format("the tokenizer has {} tokens, the model's vocabulary {}", tokenizer.vocab_size(),
+                                  model.vocab_size()))
+        .at(where)
+        .mend("use the tokenizer that belongs to the model");
+  }
   if (prompt_.whisper()) {
     rules_.emplace(tokenizer, generation, prompt_.end(), options.timestamps);
     if (options.timestamps && rules_->times().count == 0) {
@@ -77,6 +96,14 @@ Transcriber::Transcriber(Device& device, const Model& model, const Tokenizer& to
   generator_ = std::make_unique<Generator>(device, model, room);
   generation_.max_new_tokens = made;
   generation_.stop_tokens = {prompt_.end()};
+  if (!prompt_.whisper()) {  // published models end with another turn's token too
+    add_stops(generation, tokenizer, generation_.stop_tokens);
+    add_stops(config, tokenizer, generation_.stop_tokens);
+    if (config.contains("text_config")) add_stops(config["text_config"], tokenizer, generation_.stop_tokens);
+    for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
+      if (tokenizer.is_special(id) && !is_stop(id)) unsaid_.push_back(id);
+    }
+  }
   generation_.sampling.temperature = 0;
   generation_.sampling.vocab = tokenizer.vocab_size();
   generation_.length_penalty = options.length_penalty;
@@ -101,10 +128,15 @@ void Transcriber::take_windows(Open& open, std::vector<Window>& windows) const {
   }
 }
 
+bool Transcriber::is_stop(TokenId id) const {
+  const std::vector<TokenId>& stops = generation_.stop_tokens;
+  return std::find(stops.begin(), stops.end(), id) != stops.end();
+}
+
 void Transcriber::finish(Window& window, std::span<const TokenId> made) const {
   Open& open = *window.open;
   open.made.tokens += static_cast<std::int64_t>(made.size());
-  if (!made.empty() && made.back() == prompt_.end()) made = made.first(made.size() - 1);
+  if (!made.empty() && is_stop(made.back())) made = made.first(made.size() - 1);
   const std::string& given = open.recording.language.empty() ? options_.language : open.recording.language;
   if (told_ && open.recording.language.empty()) {
     if (!made.empty() && open.made.language.empty()) {
@@ -163,12 +195,13 @@ void Transcriber::transcribe(const std::function<std::optional<Clip>()>& next,
       window.prompt.features = window.features;
       prompts.push_back(window.prompt);
     }
-    if (rules_) {
-      generation_.rule = [&](std::size_t text, std::span<const std::int32_t> made, std::span<float> logits) {
+    generation_.rule = [&](std::size_t text, std::span<const std::int32_t> made, std::span<float> logits) {
+      for (TokenId id : unsaid_) logits[static_cast<std::size_t>(id)] = -std::numeric_limits<float>::infinity();
+      if (rules_) {
         const bool given = !told_ || !windows[text].open->recording.language.empty();
         rules_->apply(given ? WhisperRules::Opening{} : opening_, made, logits);
-      };
-    }
+      }
+    };
     const auto made = generator_->generate_from(prompts, generation_);
     for (std::size_t i = 0; i < windows.size(); ++i) finish(windows[i], made[i]);
     for (auto each = open.begin(); each != open.end();) {

@@ -71,6 +71,7 @@ class Transcriber {
   };
   std::int64_t chunk() const { return features_.window_samples() * features_.windows(); }
   void take_windows(Open& open, std::vector<Window>& windows) const;
+  bool is_stop(TokenId id) const;
   void finish(Window& window, std::span<const TokenId> made) const;
 
   const Tokenizer& tokenizer_;
@@ -80,6 +81,7 @@ class Transcriber {
   bool told_ = false;  // whether the model itself tells the language
   WhisperRules::Opening opening_;
   std::optional<WhisperRules> rules_;
+  std::vector<TokenId> unsaid_;  // special tokens that are no transcript
   std::unique_ptr<Generator> generator_;
   GenerationOptions generation_;
 };
