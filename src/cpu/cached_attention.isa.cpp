@@ -55,8 +55,7 @@ void group(const CachedAttentionJob& job, std::int64_t token, std::int64_t kv_he
   using S = Simd<R>;
   State<R> s;
   const std::int64_t padded = round_up(job.dim, S::kWidth), width = job.kv_heads * job.dim;
-  const auto* qkv = static_cast<const typename T::Stored*>(job.qkv) + token * (job.heads + 2 * job.kv_heads) * job.dim +
-                    first * job.dim;
+  const auto* qkv = static_cast<const typename T::Stored*>(job.qkv) + token * job.stride + first * job.dim;
   const R factor = static_cast<R>(job.scale * 1.44269504088896340736);
   for (std::int64_t g = 0; g < count; ++g) {
     __builtin_memset(s.q[g], 0, sizeof(s.q[g]));

@@ -9,7 +9,8 @@ struct CachedAttentionJob {
   int dtype;  // DType's number
   std::int64_t heads, kv_heads, dim, window;
   double scale;
-  const void *qkv, *keys, *values;  // [tokens, (H+2K)·D], [rows, K·D], [rows, K·D]
+  std::int64_t stride;              // elements from one token's queries to the next one's
+  const void *qkv, *keys, *values;  // [tokens, stride], [rows, K·D], [rows, K·D]
   const std::int32_t *begin, *end;  // [tokens]: the rows that each sees
   void* out;                        // [tokens, H·D]
 };

@@ -50,6 +50,7 @@ void register_cached_attention(Registry& registry) {
     job.kv_heads = op.shape.kv_heads;
     job.dim = op.shape.head_dim;
     job.window = op.shape.window;
+    job.stride = q.inputs[0]->shape[1];
     job.scale = op.shape.scale;
     const std::int64_t tokens = q.inputs[0]->shape[0], rows = q.inputs[1]->shape[0];
     return [job, tokens, rows](const KernelArguments& a) {

@@ -201,7 +201,8 @@ ModelGraph Decoder::build(const GraphOptions& options) const {
   GraphInputs in(*this, options);
   Graph& g = in.graph();
   ValueId x = g.add_op(Embedding{c_.pad_row}, {in.ids(), in.weight(0)}, {"embedded"})[0];
-  if (front_end_) x = front_end_->embed(in, x, static_cast<int>(c_.layers));
+  // The next tokens of a text are never audio.
+  if (front_end_ && options.cache.use != CacheUse::kExtend) x = front_end_->embed(in, x, static_cast<int>(c_.layers));
   for (std::int64_t l = 0; l < c_.layers; ++l) x = block(in, x, l);
   g.current_block = -1;
   x = g.add_op(RmsNorm{c_.norm_eps}, {x, in.weight(final_norm_)}, {"normed", "rstd"})[0];

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "graph/ops/cached_attention.h"
+#include "graph/ops/cross_attention.h"
 #include "graph/ops/elementwise.h"
 #include "graph/ops/embedding.h"
 #include "graph/ops/linear.h"
@@ -40,25 +41,51 @@ ValueId GraphInputs::attention(AttentionShape shape, ValueId qkv, double dropout
                             {"attention", "lse"})[0];
 }
 
-ValueId GraphInputs::cached_attention(const AttentionShape& shape, ValueId qkv) {
+GraphInputs::Kept GraphInputs::cache_part(const std::string& prefix, int part, std::int64_t rows,
+                                          const AttentionShape& shape) {
+  const TensorSpec spec{options_.dtype, {rows, shape.kv_heads * shape.head_dim}};
+  const auto source = [&](const char* what) {
+    return made_.graph.add_source(Role::kCache, fmt::format("{}{}.{}", prefix, what, part), spec);
+  };
+  const ValueId keys = source("keys");
+  return {keys, source("values")};
+}
+
+GraphInputs::Kept GraphInputs::keep(const Kept& cache, ValueId x, ValueId row, std::int64_t query_heads,
+                                    const AttentionShape& shape) {
   Graph& g = made_.graph;
-  const TensorSpec spec{options_.dtype, {options_.cache.rows, shape.kv_heads * shape.head_dim}};
-  const std::string names[] = {fmt::format("keys.{}", cached_layers_), fmt::format("values.{}", cached_layers_)};
-  ++cached_layers_;
-  std::vector<ValueId> inputs = {qkv, per_token(batch_input::kCacheRow, DType::kI32)};
-  for (const std::string& name : names) inputs.push_back(g.add_source(Role::kCache, name, spec));
   const std::vector<ValueId> kept =
-      g.add_op(KeepKeysValues{shape.heads, shape.kv_heads, shape.head_dim}, inputs, {names[0], names[1]});
+      g.add_op(KeepKeysValues{query_heads, shape.kv_heads, shape.head_dim}, {x, row, cache.keys, cache.values},
+               {g.value(cache.keys).name, g.value(cache.values).name});
   for (ValueId id : kept) {
     g.value(id).role = Role::kCache;
     caches_.push_back(id);
   }
+  return {kept[0], kept[1]};
+}
+
+ValueId GraphInputs::cached_attention(const AttentionShape& shape, ValueId qkv) {
+  const Kept before = cache_part("", cached_layers_++, options_.cache.rows, shape);
+  const Kept kept = keep(before, qkv, per_token(batch_input::kCacheRow, DType::kI32), shape.heads, shape);
   if (options_.cache.use == CacheUse::kFill)
-    return g.add_op(Attention{shape}, {qkv, seq_start(), kNoValue}, {"attention", "lse"})[0];
-  return g.add_op(CachedAttention{shape},
-                  {qkv, kept[0], kept[1], per_token(batch_input::kCacheBegin, DType::kI32),
-                   per_token(batch_input::kCacheEnd, DType::kI32)},
-                  {"attention"})[0];
+    return made_.graph.add_op(Attention{shape}, {qkv, seq_start(), kNoValue}, {"attention", "lse"})[0];
+  return made_.graph.add_op(CachedAttention{shape},
+                            {qkv, kept.keys, kept.values, per_token(batch_input::kCacheBegin, DType::kI32),
+                             per_token(batch_input::kCacheEnd, DType::kI32)},
+                            {"attention"})[0];
+}
+
+ValueId GraphInputs::cross_attention(const AttentionShape& shape, ValueId q, const std::function<ValueId()>& heard) {
+  Graph& g = made_.graph;
+  const int layer = heard_layers_++;
+  if (options_.cache.use == CacheUse::kNone)
+    return g.add_op(CrossAttention{shape}, {q, heard(), key_begin(), key_end()}, {"heard", "lse"})[0];
+  const Kept cache = cache_part("heard_", layer, options_.cache.heard_rows, shape);
+  if (options_.cache.use == CacheUse::kExtend)
+    return g.add_op(CachedAttention{shape}, {q, cache.keys, cache.values, key_begin(), key_end()}, {"heard"})[0];
+  const ValueId kv = heard();
+  keep(cache, kv, per_frame(batch_input::kHeardRow), 0, shape);
+  return g.add_op(CrossAttention{shape}, {q, kv, key_begin(), key_end()}, {"heard", "lse"})[0];
 }
 
 ValueId GraphInputs::dropout(ValueId x, double p) {

@@ -2,6 +2,7 @@
 // models have.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,9 @@ class GraphInputs {
   // Attention over packed rows, with dropout in training; each call is another use of the random numbers. With a cache,
   // each call of causal attention has a part of it.
   ValueId attention(AttentionShape shape, ValueId qkv, double dropout);
+  // Attention over what an encoder-decoder hears: q [tokens, H·D] over `heard`() = kv [w·e, 2K·D] = [k | v]. With a
+  // cache, keys and values are made and kept by kFill, and `heard` is not called by kExtend.
+  ValueId cross_attention(const AttentionShape& shape, ValueId q, const std::function<ValueId()>& heard);
   // Dropout in training, else x.
   ValueId dropout(ValueId x, double p);
   // The loss or the logits of normalised hidden states.
@@ -51,11 +55,18 @@ class GraphInputs {
   }
   ValueId source(const char* name, const TensorSpec& spec);
   ValueId cached_attention(const AttentionShape& shape, ValueId qkv);
+  struct Kept {
+    ValueId keys, values;
+  };
+  // A part of the cache, named keys.N and values.N with `prefix` before it, as a source.
+  Kept cache_part(const std::string& prefix, int part, std::int64_t rows, const AttentionShape& shape);
+  // The same after rows of x were put there.
+  Kept keep(const Kept& cache, ValueId x, ValueId row, std::int64_t query_heads, const AttentionShape& shape);
 
   GraphOptions options_;
   ModelGraph made_;
   std::uint32_t uses_ = 0;
-  int cached_layers_ = 0;
+  int cached_layers_ = 0, heard_layers_ = 0;
   std::vector<ValueId> caches_;  // after this program's tokens were added
 };
 

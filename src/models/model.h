@@ -52,6 +52,7 @@ enum class CacheUse : std::uint8_t {
 struct CacheOptions {
   CacheUse use = CacheUse::kNone;
   std::int64_t rows = 0;
+  std::int64_t heard_rows = 0;  // encoder-decoders: rows for what the decoder hears, one for each encoder frame
 };
 
 struct GraphOptions {
@@ -106,6 +107,9 @@ inline constexpr const char* kRows = "rows";               // i32[logit_rows]
 inline constexpr const char* kCacheRow = "cache_row";      // i32: where this token's keys and values go, or -1
 inline constexpr const char* kCacheBegin = "cache_begin";  // i32: the rows [begin, end) that this token may see
 inline constexpr const char* kCacheEnd = "cache_end";
+// i32[w·e]: where the keys and values of this encoder frame go, or -1 (kFill; then key_begin and key_end of kExtend
+// name those rows).
+inline constexpr const char* kHeardRow = "heard_row";
 inline constexpr const char* kLossScale = "loss_scale";  // f32[1] (f64 for f64): d(objective)/d(loss sum)
 inline constexpr const char* kRopeCos = "rope_cos";      // f32[table_length, r/2]
 inline constexpr const char* kRopeSin = "rope_sin";

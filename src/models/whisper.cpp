@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "graph/ops/cross_attention.h"
 #include "graph/ops/elementwise.h"
 #include "graph/ops/embedding.h"
 #include "graph/ops/linear.h"
@@ -124,22 +123,26 @@ ValueId Whisper::block(GraphInputs& in, ValueId x, ValueId audio, std::int64_t l
   const ValueId qkv = project(in, layer_normed(in, x, p, kNormEps), p, c_.hidden, 3, 1, "qkv");
   add_branch(in.attention(heads(), qkv, 0));
   const ValueId q = in.linear(layer_normed(in, x, p, kNormEps), p, true, "q");
-  const ValueId kv = project(in, audio, p, c_.hidden, 2, 0, "kv");
   AttentionShape cross = heads();
   const std::int64_t rows = in.options().table_length > 0 ? in.options().tokens / in.options().table_length : 0;
   if (rows > 0) cross.row_tokens = in.options().audio_windows / rows * in.options().encoder_frames();
   cross.whole_rows =
       rows > 0 && in.options().tokens % in.options().table_length == 0 && in.options().kind != GraphKind::kLogits;
-  add_branch(g.add_op(CrossAttention{cross}, {q, kv, in.key_begin(), in.key_end()}, {"heard", "lse"})[0]);
+  std::size_t kv = p;
+  p += 2;  // weight and bias
+  add_branch(in.cross_attention(cross, q, [&] { return project(in, audio, kv, c_.hidden, 2, 0, "kv"); }));
   return add_mlp(in, x, p, kNormEps);
 }
 
 ModelGraph Whisper::build(const GraphOptions& options) const {
   GraphInputs in(*this, options);
   Graph& g = in.graph();
-  AudioEncoder::require_audio(options);
-  check(options.encoder_frames() == c_.source_positions, "Whisper takes windows of one length");
-  const ValueId audio = encoder_.build(in, 0);
+  ValueId audio = kNoValue;
+  if (options.cache.use != CacheUse::kExtend) {  // which has heard already
+    AudioEncoder::require_audio(options);
+    check(options.encoder_frames() == c_.source_positions, "Whisper takes windows of one length");
+    audio = encoder_.build(in, 0);
+  }
   ValueId x = embed(in);
   for (std::int64_t l = 0; l < c_.decoder_layers; ++l) {
     g.current_block = encoder_.blocks() + static_cast<int>(l);
@@ -151,9 +154,10 @@ ModelGraph Whisper::build(const GraphOptions& options) const {
   return in.finish(x, in.weight(c_.tied ? embedding_ : p));
 }
 
-// A token sees all frames of its row's windows.
+// A token sees all frames of its row's windows; in generation texts have no rows, and who runs it says what they see.
 std::vector<BatchConstant> Whisper::constants(const GraphOptions& options) const {
   std::vector<BatchConstant> all = encoder_.constants(options);
+  if (options.tokens % options.table_length != 0 || options.cache.use != CacheUse::kNone) return all;
   const std::int64_t rows = options.tokens / options.table_length;
   const std::int64_t keys = options.audio_windows / rows * options.encoder_frames();
   std::vector<std::int32_t> begin, end;

@@ -22,22 +22,22 @@ GenerationPrograms::GenerationPrograms(const Model& model, const GenerationShape
     : model_(model), shape_(shape), workspaces_(workspaces) {
   for (const Parameter& parameter : model.parameters())
     layout_.add(Role::kWeight, parameter.name, {shape.dtype, parameter.shape});
-  const auto add_sources = [&](CacheUse use, std::int64_t tokens) {
-    const Graph graph = forward_graph(model, options(use, tokens));
+  const auto add_sources = [&](const GraphOptions& options) {
+    const Graph graph = forward_graph(model, options);
     for (std::size_t id = 0; id < graph.value_count(); ++id) {
       const Value& value = graph.value(static_cast<ValueId>(id));
       if (value.producer < 0 && (value.role == Role::kBatch || value.role == Role::kCache))
         layout_.add(value.role, value.name, value.spec);
     }
   };
-  add_sources(shape.cache ? CacheUse::kFill : CacheUse::kNone, shape.fill_tokens);
-  if (shape.cache) add_sources(CacheUse::kExtend, shape.sequences);
+  add_sources(fill_options(shape.fill_tokens, shape.windows()));
+  if (shape.cache) add_sources(options(CacheUse::kExtend, shape.sequences, 0));
   // Offsets are final from here on.
   for (int role = 0; role < kRoleCount; ++role) {
     if (static_cast<Role>(role) != Role::kActivation)
       sizes_.bytes[static_cast<std::size_t>(role)] = layout_.bytes(static_cast<Role>(role));
   }
-  take(fill(shape.fill_tokens));
+  take(fill(shape.fill_tokens, shape.windows()));
   if (shape.cache) take(extend(shape.sequences));
 }
 
@@ -52,29 +52,31 @@ bool GenerationPrograms::fits(const Program& program) const {
          program.workspace_bytes <= sizes_.workspace;
 }
 
-GraphOptions GenerationPrograms::options(CacheUse use, std::int64_t tokens) const {
+GraphOptions GenerationPrograms::options(CacheUse use, std::int64_t tokens, std::int64_t windows) const {
   GraphOptions made;
   made.kind = GraphKind::kLogits;
   made.tokens = tokens;
   made.table_length = shape_.capacity;
   made.logit_rows = use == CacheUse::kExtend ? tokens : shape_.sequences;
   made.dtype = shape_.dtype;
-  made.cache = {use, shape_.cache_rows()};
+  made.audio_windows = windows;
+  made.audio_frames = shape_.audio_frames;
+  made.cache = {use, shape_.cache_rows(), shape_.windows() * made.encoder_frames()};
   return made;
 }
 
-Program GenerationPrograms::make(CacheUse use, std::int64_t tokens) const {
-  return compile(forward_graph(model_, options(use, tokens)), layout_, workspaces_,
-                 use == CacheUse::kExtend ? "next tokens" : "prompts", {"logits"});
+Program GenerationPrograms::make(const GraphOptions& options) const {
+  return compile(forward_graph(model_, options), layout_, workspaces_,
+                 options.cache.use == CacheUse::kExtend ? "next tokens" : "prompts", {"logits"});
 }
 
-Program GenerationPrograms::fill(std::int64_t tokens) const {
-  return make(shape_.cache ? CacheUse::kFill : CacheUse::kNone, tokens);
+Program GenerationPrograms::fill(std::int64_t tokens, std::int64_t windows) const {
+  return make(fill_options(tokens, windows));
 }
 
 Program GenerationPrograms::extend(std::int64_t tokens) const {
   check(shape_.cache, "without kept keys and values no text can be extended");
-  return make(CacheUse::kExtend, tokens);
+  return make(options(CacheUse::kExtend, tokens, 0));
 }
 
 }  // namespace convoy

@@ -12,6 +12,9 @@ struct GenerationShape {
   std::int64_t capacity = 1;     // tokens of the longest text
   std::int64_t fill_tokens = 1;  // the most tokens of prompts in one program
   bool cache = true;             // false: every token is computed from the whole text
+  // Models that hear: recordings heard at once, windows of the longest of them, and log-mel frames of a window.
+  std::int64_t clips = 0, clip_windows = 0, audio_frames = 0;
+  std::int64_t windows() const { return clips * clip_windows; }
   std::int64_t cache_rows() const { return cache ? sequences * capacity : 0; }
 };
 
@@ -23,19 +26,23 @@ class GenerationPrograms {
 
   const GenerationShape& shape() const { return shape_; }
   const Layout& layout() const { return layout_; }
-  // Enough for the largest programs: those of fill_tokens and of `sequences` tokens.
+  // Enough for the largest programs: those of fill_tokens (and all windows) and of `sequences` tokens.
   const ArenaSizes& sizes() const { return sizes_; }
   // Whether a program runs in these arenas. One of fewer tokens nearly always does.
   bool fits(const Program& program) const;
 
-  // Reads whole documents, and gives the logits of `sequences` rows: output "logits".
-  Program fill(std::int64_t tokens) const;
+  // Reads whole documents, hears `windows` windows, and gives the logits of `sequences` rows: output "logits".
+  Program fill(std::int64_t tokens, std::int64_t windows = 0) const;
   // Reads the next token of each of `tokens` texts, and gives the logits of each.
   Program extend(std::int64_t tokens) const;
+  // Of the graph of fill().
+  GraphOptions fill_options(std::int64_t tokens, std::int64_t windows) const {
+    return options(shape_.cache ? CacheUse::kFill : CacheUse::kNone, tokens, windows);
+  }
 
  private:
-  GraphOptions options(CacheUse use, std::int64_t tokens) const;
-  Program make(CacheUse use, std::int64_t tokens) const;
+  GraphOptions options(CacheUse use, std::int64_t tokens, std::int64_t windows) const;
+  Program make(const GraphOptions& options) const;
   void take(const Program& program);
 
   const Model& model_;

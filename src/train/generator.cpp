@@ -45,16 +45,29 @@ bool tables_vary(const Model& model, std::int64_t max_length) {
 
 Generator::Generator(Device& device, const Model& model, DType dtype, std::int64_t max_length, std::int64_t batch,
                      bool cache)
-    : device_(device), model_(model), max_length_(max_length), batch_(batch) {
+    : Generator(device, model, {dtype, max_length, batch, 1, cache, 1}) {}
+
+Generator::Generator(Device& device, const Model& model, const GeneratorRoom& room)
+    : device_(device),
+      model_(model),
+      max_length_(room.max_length),
+      batch_(room.batch),
+      beams_(room.beams),
+      audio_(model.audio()) {
   if (model.positions_are_learned()) max_length_ = std::min(max_length_, model.max_positions());
-  check(max_length_ > 0 && batch_ > 0, "a generator needs room for a token");
+  check(max_length_ > 0 && batch_ > 0 && beams_ > 0, "a generator needs room for a token");
   GenerationShape shape;
-  shape.dtype = dtype;
-  shape.cache = cache && !tables_vary(model, max_length_);
-  shape.sequences = shape.cache ? batch_ : 1;
+  shape.dtype = room.dtype;
+  shape.cache = room.cache && !tables_vary(model, max_length_);
+  shape.sequences = shape.cache ? batch_ * beams_ : 1;
   shape.capacity = max_length_;
   shape.fill_tokens =
       shape.sequences == 1 ? max_length_ : std::min(std::max(max_length_, kFillTokens), max_length_ * batch_);
+  if (audio_) {
+    shape.clips = shape.cache ? batch_ : 1;
+    shape.clip_windows = room.audio_windows;
+    shape.audio_frames = audio_->frames;
+  }
   if (shape.cache_rows() > std::int64_t{1} << 31) {
     throw usage_error(fmt::format("{} texts of {} tokens are more than can be numbered", batch_, max_length_))
         .mend("lower --batch_size or --max_length");
@@ -62,31 +75,39 @@ Generator::Generator(Device& device, const Model& model, DType dtype, std::int64
   programs_ = std::make_unique<GenerationPrograms>(model, shape, device);
   arenas_ = std::make_unique<Arenas>(device, programs_->sizes());
   store_ = std::make_unique<ParameterStore>(device, model, programs_->layout(), *arenas_);
+  // What is shorter is the beginning of what is longer.
+  for (const BatchConstant& each : model.constants(programs_->fill_options(shape.fill_tokens, shape.windows())))
+    put(each.name.c_str(), each.bytes);
 }
 
-Generator::Stage& Generator::stage(CacheUse use, std::int64_t tokens) {
+Generator::Stage& Generator::stage(CacheUse use, std::int64_t tokens, std::int64_t windows) {
   const bool extend = use == CacheUse::kExtend;
   const std::int64_t most = extend ? programs_->shape().sequences : programs_->shape().fill_tokens;
   std::int64_t size = padded(tokens, extend ? 1 : kShortest, most);
   while (true) {
-    const auto [place, fresh] = stages_.try_emplace({use, size});
+    const auto [place, fresh] = stages_.try_emplace({use, size, windows});
     Stage& made = place->second;
     if (fresh) {
       made.tokens = size;
-      made.program = extend ? programs_->extend(size) : programs_->fill(size);
+      made.windows = windows;
+      made.program = extend ? programs_->extend(size) : programs_->fill(size, windows);
       if (programs_->fits(made.program)) made.executor = std::make_unique<Executor>(device_, made.program, *arenas_);
     }
     if (made.executor) return made;
-    check(size < most, "the largest program of a generator does not fit its own arenas");
-    size = std::min(2 * size, most);
+    if (size < most) {
+      size = std::min(2 * size, most);
+    } else {
+      check(windows < programs_->shape().windows(), "the largest program of a generator does not fit its own arenas");
+      ++windows;
+    }
   }
 }
 
-void Generator::put(const char* name, std::span<const std::int32_t> values) {
+void Generator::put(const char* name, std::span<const std::byte> bytes) {
   if (!programs_->layout().contains(Role::kBatch, name)) return;
   const Slot& slot = programs_->layout().find(Role::kBatch, name);
-  check(values.size_bytes() <= slot.spec.bytes(), "more tokens than the programs were made for");
-  device_.copy_in(arenas_->base(Role::kBatch) + slot.offset, std::as_bytes(values));
+  check(bytes.size() <= slot.spec.bytes(), "more than the programs were made for");
+  device_.copy_in(arenas_->base(Role::kBatch) + slot.offset, bytes);
 }
 
 void Generator::put_tables(std::int64_t length) {
@@ -105,7 +126,49 @@ void Generator::put_tables(std::int64_t length) {
   copy(batch_input::kRopeSin, sines);
 }
 
-std::vector<std::vector<float>> Generator::run(Stage& stage, std::size_t rows) {
+std::int64_t Generator::windows_of(const Text& text) const {
+  if (!audio_) return 0;
+  return static_cast<std::int64_t>(text.features.size()) / (audio_->frames * audio_->mel_bins);
+}
+
+// The recordings of `texts`, one after the other; `ids` are the tokens of the program.
+void Generator::put_audio(std::span<Text* const> texts, const Stage& stage, std::span<const std::int32_t> ids) {
+  if (!audio_) return;
+  const std::int64_t heard = (audio_->frames + 1) / 2;  // encoder frames of a window
+  std::vector<float> features(static_cast<std::size_t>(stage.windows * audio_->frames * audio_->mel_bins), 0.0f);
+  std::vector<std::int32_t> rows(static_cast<std::size_t>(stage.windows * heard), -1);
+  std::vector<std::int32_t> begin(ids.size(), 0), end(ids.size(), 0), places(ids.size(), -1);
+  std::int64_t window = 0;
+  std::size_t token = 0;
+  for (const Text* text : texts) {
+    const std::int64_t windows = windows_of(*text);
+    std::copy(text->features.begin(), text->features.end(),
+              features.begin() + window * audio_->frames * audio_->mel_bins);
+    const std::int64_t kept = text->clip * programs_->shape().clip_windows * heard;
+    for (std::int64_t f = 0; f < windows * heard; ++f)
+      rows[static_cast<std::size_t>(window * heard + f)] = static_cast<std::int32_t>(kept + f);
+    std::int64_t place = audio_->frames_per_token > 0 ? window * audio_->frames / audio_->frames_per_token : 0;
+    for (std::size_t i = 0; i < text->ids.size(); ++i, ++token) {
+      begin[token] = static_cast<std::int32_t>(window * heard);
+      end[token] = static_cast<std::int32_t>((window + windows) * heard);
+      if (audio_->audio_token >= 0 && ids[token] == audio_->audio_token && i < text->prompt)
+        places[token] = static_cast<std::int32_t>(place++);
+    }
+    window += windows;
+  }
+  if (programs_->shape().dtype == DType::kF64) {
+    const std::vector<double> wide(features.begin(), features.end());
+    put(batch_input::kAudioFeatures, std::as_bytes(std::span(wide)));
+  } else {
+    put(batch_input::kAudioFeatures, std::as_bytes(std::span(features)));
+  }
+  put(batch_input::kHeardRow, rows);
+  put(batch_input::kAudioRows, places);
+  put(batch_input::kKeyBegin, begin);
+  put(batch_input::kKeyEnd, end);
+}
+
+Generator::Logits Generator::run(Stage& stage, std::size_t rows) {
   stage.executor->run();
   const BufferRef& ref = stage.program.output("logits");
   std::vector<std::byte> raw(ref.spec.bytes());
@@ -121,7 +184,7 @@ std::vector<std::vector<float>> Generator::run(Stage& stage, std::size_t rows) {
 }
 
 // Texts one after the other in one row, as documents that do not see each other.
-std::vector<std::vector<float>> Generator::read_whole(std::span<Text* const> texts) {
+Generator::Logits Generator::read_whole(std::span<Text* const> texts) {
   std::vector<std::int32_t> ids, positions, starts, cache_rows, last;
   for (const Text* text : texts) {
     const auto start = static_cast<std::int32_t>(ids.size());
@@ -134,7 +197,9 @@ std::vector<std::vector<float>> Generator::read_whole(std::span<Text* const> tex
     last.push_back(static_cast<std::int32_t>(ids.size()) - 1);
   }
   put_tables(static_cast<std::int64_t>(texts.front()->ids.size()));
-  Stage& now = stage(has_cache() ? CacheUse::kFill : CacheUse::kNone, static_cast<std::int64_t>(ids.size()));
+  std::int64_t windows = 0;
+  for (const Text* text : texts) windows += windows_of(*text);
+  Stage& now = stage(has_cache() ? CacheUse::kFill : CacheUse::kNone, static_cast<std::int64_t>(ids.size()), windows);
   const auto size = static_cast<std::size_t>(now.tokens);
   starts.resize(size, static_cast<std::int32_t>(ids.size()));
   ids.resize(size, 0);
@@ -146,16 +211,18 @@ std::vector<std::vector<float>> Generator::read_whole(std::span<Text* const> tex
   put(batch_input::kSeqStart, starts);
   put(batch_input::kCacheRow, cache_rows);
   put(batch_input::kRows, last);
+  put_audio(texts, now, ids);
   for (Text* text : texts) text->read = true;
   return run(now, texts.size());
 }
 
-std::vector<std::vector<float>> Generator::read_next(std::span<Text* const> texts) {
+Generator::Logits Generator::read_next(std::span<Text* const> texts) {
   put_tables(max_length_);
   Stage& now = stage(CacheUse::kExtend, static_cast<std::int64_t>(texts.size()));
   const auto size = static_cast<std::size_t>(now.tokens);
   std::vector<std::int32_t> ids(size, 0), positions(size, 0), cache_rows(size, -1), begin(size, 0), end(size, 0);
-  std::vector<std::int32_t> rows(size);
+  std::vector<std::int32_t> rows(size), key_begin(size, 0), key_end(size, 0);
+  const std::int64_t heard = audio_ ? (audio_->frames + 1) / 2 : 0;
   std::iota(rows.begin(), rows.end(), 0);
   for (std::size_t i = 0; i < texts.size(); ++i) {
     ids[i] = texts[i]->ids.back();
@@ -163,12 +230,16 @@ std::vector<std::vector<float>> Generator::read_next(std::span<Text* const> text
     begin[i] = static_cast<std::int32_t>(texts[i]->slot * max_length_);
     cache_rows[i] = begin[i] + positions[i];
     end[i] = cache_rows[i] + 1;
+    key_begin[i] = static_cast<std::int32_t>(texts[i]->clip * programs_->shape().clip_windows * heard);
+    key_end[i] = key_begin[i] + static_cast<std::int32_t>(windows_of(*texts[i]) * heard);
   }
   put(batch_input::kIds, ids);
   put(batch_input::kPositions, positions);
   put(batch_input::kCacheRow, cache_rows);
   put(batch_input::kCacheBegin, begin);
   put(batch_input::kCacheEnd, end);
+  put(batch_input::kKeyBegin, key_begin);
+  put(batch_input::kKeyEnd, key_end);
   put(batch_input::kRows, rows);
   return run(now, texts.size());
 }
@@ -176,51 +247,79 @@ std::vector<std::vector<float>> Generator::read_next(std::span<Text* const> text
 std::vector<float> Generator::logits(const Tokens& ids) {
   check(!ids.empty(), "no token to continue");
   check(static_cast<std::int64_t>(ids.size()) <= max_length_, "a text longer than its generator allows");
-  Text text{0, 0, ids, ids.size(), RandomStream(0, 0), false};
+  check(!audio_, "logits of text alone");
+  Text text{0, 0, ids, ids.size(), RandomStream(0, 0), false, 0, {}};
   Text* const one[] = {&text};
   return std::move(read_whole(one).front());
 }
 
-// The next token of every text: those that are known by one program, new ones by as few others as hold them.
-void Generator::step(std::vector<Text>& active, const GenerationOptions& options) {
-  std::vector<std::pair<Text*, std::vector<float>>> drawn;
+// Texts that are known by one program, new ones by as few others as hold them.
+Generator::Logits Generator::next_logits(std::span<Text* const> texts) {
+  Logits all(texts.size());
   std::vector<Text*> group;
+  std::vector<std::size_t> places;
   const auto finish = [&](bool whole) {
     if (group.empty()) return;
-    std::vector<std::vector<float>> logits = whole ? read_whole(group) : read_next(group);
-    for (std::size_t i = 0; i < group.size(); ++i) drawn.emplace_back(group[i], std::move(logits[i]));
+    Logits logits = whole ? read_whole(group) : read_next(group);
+    for (std::size_t i = 0; i < group.size(); ++i) all[places[i]] = std::move(logits[i]);
     group.clear();
+    places.clear();
   };
-  for (Text& text : active) {
-    if (has_cache() && text.read) group.push_back(&text);
+  const auto known = [&](const Text& text) { return has_cache() && text.read; };
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    if (!known(*texts[i])) continue;
+    group.push_back(texts[i]);
+    places.push_back(i);
   }
+  std::vector<bool> done(texts.size(), false);
+  for (std::size_t i : places) done[i] = true;
   finish(false);
   std::int64_t tokens = 0;
-  for (Text& text : active) {
-    if (has_cache() && text.read) continue;
-    const auto length = static_cast<std::int64_t>(text.ids.size());
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    if (done[i]) continue;
+    const auto length = static_cast<std::int64_t>(texts[i]->ids.size());
     if (!has_cache() || tokens + length > programs_->shape().fill_tokens) {
       finish(true);
       tokens = 0;
     }
-    group.push_back(&text);
+    group.push_back(texts[i]);
+    places.push_back(i);
     tokens += length;
   }
   finish(true);
-  for (auto& [text, logits] : drawn)
-    text->ids.push_back(sample_token(logits, text->ids, options.sampling, text->random));
+  return all;
+}
+
+void Generator::apply_rule(const Text& text, std::vector<float>& logits, const GenerationOptions& options) const {
+  if (options.sampling.vocab > 0 && options.sampling.vocab < static_cast<std::int64_t>(logits.size()))
+    logits.resize(static_cast<std::size_t>(options.sampling.vocab));
+  if (options.rule) options.rule(text.index, std::span(text.ids).subspan(text.prompt), logits);
 }
 
 std::vector<Generator::Tokens> Generator::generate(const std::vector<Tokens>& prompts,
                                                    const GenerationOptions& options) {
+  std::vector<GenerationPrompt> all;
+  for (const Tokens& ids : prompts) all.push_back({ids, {}});
+  return generate_from(all, options);
+}
+
+std::vector<Generator::Tokens> Generator::generate_from(std::span<const GenerationPrompt> prompts,
+                                                        const GenerationOptions& options) {
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    const auto length = static_cast<std::int64_t>(prompts[i].size());
+    const auto length = static_cast<std::int64_t>(prompts[i].ids.size());
     check(length > 0, "no token to continue");
+    if (audio_) {
+      const std::int64_t window = audio_->frames * audio_->mel_bins;
+      const auto floats = static_cast<std::int64_t>(prompts[i].features.size());
+      check(floats > 0 && floats % window == 0 && floats / window <= programs_->shape().clip_windows,
+            "features of no, broken or too many windows of audio");
+    }
     if (length < max_length_) continue;
     throw usage_error(fmt::format("prompt {} of {} tokens leaves no room for a new token: the most is {}", i + 1,
                                   length, max_length_))
         .mend("shorten the prompt or raise --max_length");
   }
+  if (beams_ > 1) return beam_search(prompts, options);
   std::vector<Tokens> made(prompts.size());
   std::vector<Text> active;
   std::vector<std::int64_t> free;
@@ -228,12 +327,19 @@ std::vector<Generator::Tokens> Generator::generate(const std::vector<Tokens>& pr
   std::size_t next = 0;
   while (next < prompts.size() || !active.empty()) {
     while (next < prompts.size() && !free.empty()) {
-      active.push_back({next, free.back(), prompts[next], prompts[next].size(),
-                        RandomStream(options.sampling.seed, kStream + (std::uint64_t{next} << 8)), false});
+      active.push_back({next, free.back(), prompts[next].ids, prompts[next].ids.size(),
+                        RandomStream(options.sampling.seed, kStream + (std::uint64_t{next} << 8)), false, free.back(),
+                        prompts[next].features});
       free.pop_back();
       ++next;
     }
-    step(active, options);
+    std::vector<Text*> texts;
+    for (Text& text : active) texts.push_back(&text);
+    Logits logits = next_logits(texts);
+    for (std::size_t i = 0; i < active.size(); ++i) {
+      apply_rule(active[i], logits[i], options);
+      active[i].ids.push_back(sample_token(logits[i], active[i].ids, options.sampling, active[i].random));
+    }
     std::erase_if(active, [&](Text& text) {
       const std::int32_t token = text.ids.back();
       const auto length = static_cast<std::int64_t>(text.ids.size());

@@ -23,7 +23,8 @@ std::vector<TensorSpec> CachedAttention::infer(Specs in) const {
   const TensorSpec& x = *in[0];
   check(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0,
         "cached_attention: the query heads do not divide over the key heads");
-  check(x.shape.rank() == 2 && x.shape[1] == (shape.heads + 2 * shape.kv_heads) * shape.head_dim,
+  const std::int64_t queries = shape.heads * shape.head_dim;
+  check(x.shape.rank() == 2 && (x.shape[1] == queries || x.shape[1] == queries + 2 * shape.kv_heads * shape.head_dim),
         "cached_attention: the packed rows do not fit the heads");
   check(in[1]->shape == in[2]->shape && in[1]->shape[1] == shape.kv_heads * shape.head_dim,
         "cached_attention: the cache does not fit the heads");

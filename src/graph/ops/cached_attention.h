@@ -6,7 +6,7 @@
 namespace convoy {
 
 // (qkv [tokens, (H+2K)·D], row i32[tokens], keys [rows, K·D], values [rows, K·D]) → keys and values, in place, with
-// those of token t in row[t]; a token whose row is -1 is not kept.
+// those of token t in row[t]; a token whose row is -1 is not kept. H may be 0: keys and values alone.
 struct KeepKeysValues final : Op {
   KeepKeysValues(std::int64_t query_heads, std::int64_t key_heads, std::int64_t dim)
       : heads(query_heads), kv_heads(key_heads), head_dim(dim) {}
@@ -17,9 +17,9 @@ struct KeepKeysValues final : Op {
   std::int64_t heads, kv_heads, head_dim;
 };
 
-// (qkv [tokens, (H+2K)·D], keys [rows, K·D], values [rows, K·D], begin i32[tokens], end i32[tokens]) →
-// o [tokens, H·D]: the queries of token t over the rows [begin[t], end[t]), of which a window leaves the last; 0 where
-// there are none. Only the scale, the heads and the window of the shape count.
+// (qkv [tokens, (H+2K)·D] or q [tokens, H·D], keys [rows, K·D], values [rows, K·D], begin i32[tokens], end
+// i32[tokens]) → o [tokens, H·D]: the queries of token t over the rows [begin[t], end[t]), of which a window leaves the
+// last; 0 where there are none. Only the scale, the heads and the window of the shape count.
 struct CachedAttention final : Op {
   explicit CachedAttention(AttentionShape s) : shape(s) {}
   std::string_view name() const override { return "cached_attention"; }

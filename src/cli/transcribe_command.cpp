@@ -1,0 +1,336 @@
+// convoy transcribe FILE… --model FOLDER
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "audio/manifest.h"
+#include "base/error.h"
+#include "base/files.h"
+#include "base/log.h"
+#include "base/parallel.h"
+#include "checkpoint/model_folder.h"
+#include "cli/commands.h"
+#include "devices/make_device.h"
+#include "text/error_rate.h"
+#include "text/tokenizer.h"
+#include "train/transcriber.h"
+#include "train/weights_io.h"
+
+namespace convoy {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kMostWindows = 21;  // of one text: what GLM-ASR's processor takes (655 s)
+
+struct Arguments {
+  std::vector<std::string> files;
+  std::string model, tokenizer, dtype, device = "cpu";
+  std::string output = "txt", output_dir, manifest_format = "auto", metrics, normalize = "basic";
+  TranscriberOptions how;
+  bool timestamps = false, no_timestamps = false, skip_bad = false, stats = false;
+  int threads = 0;
+};
+
+bool is_manifest(const fs::path& path) {
+  if (fs::is_directory(path)) return true;
+  const std::string extension = without_compression(path).extension().string();
+  for (const char* known : {".jsonl", ".json", ".ndjson", ".tsv", ".tar", ".tgz"}) {
+    if (extension == known) return true;
+  }
+  return path.filename() == "wav.scp" || path.filename().string().ends_with(".trans.txt");
+}
+
+// Recordings by name, and those of manifests with what was said in them.
+std::vector<Utterance> collect(const Arguments& arguments) {
+  ManifestOptions options;
+  options.format = parse_manifest_format(arguments.manifest_format);
+  options.need_text = false;
+  options.check_files = false;  // a recording that is not there is one that cannot be read
+  options.skip_bad_samples = arguments.skip_bad;
+  std::vector<Utterance> all;
+  for (const std::string& pattern : arguments.files) {
+    const std::vector<fs::path> paths = expand_glob(pattern);
+    if (paths.empty())
+      throw usage_error(fmt::format("no file matches '{}'", pattern)).mend("check the path and the current folder");
+    for (const fs::path& path : paths) {
+      if (options.format == ManifestFormat::kAuto && !is_manifest(path)) {
+        Utterance one;
+        one.audio = path.string();
+        all.push_back(std::move(one));
+        continue;
+      }
+      DataReport report;
+      std::vector<Utterance> some = read_manifest(path, options, &report);
+      for (const DataReport::Skipped& each : report.examples) log_warning("left out {}: {}", each.where, each.reason);
+      all.insert(all.end(), std::make_move_iterator(some.begin()), std::make_move_iterator(some.end()));
+    }
+  }
+  return all;
+}
+
+// The transcripts in the order of the recordings, as one text or as a file for each.
+class Transcripts {
+ public:
+  Transcripts(const std::vector<Utterance>& utterances, const Arguments& arguments)
+      : utterances_(utterances), arguments_(arguments) {
+    if (arguments.output_dir.empty()) {
+      if (utterances.size() > 1 && (arguments.output == "srt" || arguments.output == "vtt"))
+        throw usage_error("subtitles of several recordings need a file each").mend("give --output_dir FOLDER");
+      return;
+    }
+    fs::create_directories(arguments.output_dir);
+    std::map<std::string, std::size_t> names;
+    for (std::size_t i = 0; i < utterances.size(); ++i) {
+      const auto [place, fresh] = names.try_emplace(file_of(i).string(), i);
+      if (!fresh)
+        throw usage_error(fmt::format("two recordings would be written to {}: {} and {}", place->first,
+                                      utterances[place->second].audio, utterances[i].audio))
+            .mend("transcribe them in two calls, or give the manifest's records an id each");
+    }
+  }
+  void add(std::size_t i, Transcript transcript) {
+    score(utterances_[i], transcript);
+    if (arguments_.output_dir.empty()) {
+      waiting_[i] = format(i, transcript);
+    } else {
+      write_file_atomic(file_of(i), format(i, transcript));
+      waiting_[i] = "";
+    }
+    flush();
+  }
+  void skip(std::size_t i) {
+    waiting_[i] = "";
+    flush();
+  }
+  void report() const {
+    if (references_ == 0) return;
+    const std::string text = fmt::format(
+        "WER {:.2f} % ({} errors in {} words), CER {:.2f} % ({} in {} characters), of {} recordings with a transcript",
+        100 * words_.rate(), words_.errors(), words_.reference, 100 * characters_.rate(), characters_.errors(),
+        characters_.reference, references_);
+    fmt::print(stderr, "{}\n", text);
+    if (arguments_.metrics.empty()) return;
+    const auto figures = [](const EditCounts& counts) {
+      return Json{{"rate", counts.rate()},
+                  {"substitutions", counts.substitutions},
+                  {"insertions", counts.insertions},
+                  {"deletions", counts.deletions},
+                  {"reference", counts.reference}};
+    };
+    const Json all{{"wer", words_.rate()},
+                   {"cer", characters_.rate()},
+                   {"recordings", references_},
+                   {"words", figures(words_)},
+                   {"characters", figures(characters_)}};
+    write_file_atomic(arguments_.metrics, all.dump(2) + "\n");
+  }
+
+ private:
+  std::string name(std::size_t i) const { return utterances_[i].id.empty() ? utterances_[i].audio : utterances_[i].id; }
+  fs::path file_of(std::size_t i) const {
+    std::string stem = utterances_[i].id.empty() ? fs::path(utterances_[i].audio).stem().string() : utterances_[i].id;
+    for (char& c : stem) c = c == '/' ? '_' : c;
+    return fs::path(arguments_.output_dir) / (stem + "." + arguments_.output);
+  }
+  // The characters of a text without its spaces: where words end is not heard in Chinese.
+  void score(const Utterance& said, const Transcript& heard) {
+    if (said.text.empty()) return;
+    TextNormalization how = TextNormalization::named(arguments_.normalize);
+    words_ += count_edits(normalize_text(said.text, how), normalize_text(heard.text, how), ErrorUnit::kMixed);
+    how.drop_spaces = true;
+    characters_ += count_edits(normalize_text(said.text, how), normalize_text(heard.text, how), ErrorUnit::kCharacter);
+    ++references_;
+  }
+  std::string format(std::size_t i, const Transcript& made) const {
+    if (arguments_.output == "srt") return to_srt(made.segments);
+    if (arguments_.output == "vtt") return to_vtt(made.segments);
+    if (arguments_.output == "txt") {
+      const bool named = arguments_.output_dir.empty() && utterances_.size() > 1;
+      return (named ? name(i) + "\t" : "") + made.text + "\n";
+    }
+    Json record{{"audio", utterances_[i].audio}, {"text", made.text}, {"duration", made.seconds}};
+    if (!utterances_[i].id.empty()) record["id"] = utterances_[i].id;
+    if (!made.language.empty()) record["language"] = made.language;
+    if (!utterances_[i].text.empty()) record["reference"] = utterances_[i].text;
+    record["segments"] = Json::array();
+    for (const Cue& cue : made.segments)
+      record["segments"].push_back({{"start", cue.start}, {"end", cue.end}, {"text", cue.text}});
+    return record.dump() + "\n";
+  }
+  void flush() {
+    for (auto first = waiting_.find(next_); first != waiting_.end(); first = waiting_.find(next_)) {
+      fmt::print("{}", first->second);
+      waiting_.erase(first);
+      ++next_;
+    }
+    std::fflush(stdout);
+  }
+
+  const std::vector<Utterance>& utterances_;
+  const Arguments& arguments_;
+  std::map<std::size_t, std::string> waiting_;  // for those before them
+  std::size_t next_ = 0;
+  EditCounts words_, characters_;
+  std::int64_t references_ = 0;
+};
+
+// How many windows one text hears: all of the longest recording, as far as the model goes.
+std::int64_t windows_for(const Arguments& arguments, const Model& model, const std::vector<Utterance>& utterances) {
+  const AudioInput input = model.audio().value();
+  if (input.audio_token < 0 || arguments.output == "srt" || arguments.output == "vtt") return 1;
+  const SpeechFeatures features(input, 1, input.frames);
+  const UtteranceReader reader;
+  double longest = 0;
+  for (const Utterance& utterance : utterances) {
+    try {
+      const double seconds = reader.measure(utterance);
+      longest = std::max(longest, seconds < 0 ? 1e9 : seconds);
+    } catch (const Error&) {  // it is reported when it is read
+    }
+  }
+  const double fitting = std::ceil(std::min(longest, 1e6) / features.window_seconds());
+  const std::int64_t places = input.frames / input.frames_per_token;
+  const std::int64_t room = std::max<std::int64_t>(1, (model.max_positions() / 2) / std::max<std::int64_t>(places, 1));
+  return std::clamp<std::int64_t>(static_cast<std::int64_t>(fitting), 1, std::min(kMostWindows, room));
+}
+
+int transcribe(Arguments arguments) {
+  set_threads(arguments.threads);
+  TextNormalization::named(arguments.normalize);
+  const ModelFolder folder(arguments.model);
+  const std::string where = (folder.folder() / "config.json").string();
+  const auto model = make_model(folder.config(), where);
+  if (!model->audio()) {
+    throw usage_error(fmt::format("a {} model hears nothing", model->family()))
+        .at(where)
+        .mend("take a Whisper or GLM-ASR model, or: convoy generate");
+  }
+  const fs::path words = arguments.tokenizer.empty() ? folder.folder() : fs::path(arguments.tokenizer);
+  const auto tokenizer = load_tokenizer(words);
+  const std::vector<Utterance> utterances = collect(arguments);
+  Transcripts transcripts(utterances, arguments);
+  TranscriberOptions& how = arguments.how;
+  const WeightMap stored = match_folder(*model, folder);
+  how.dtype = stored_dtype(stored);
+  if (!arguments.dtype.empty()) {
+    const auto named = parse_dtype(arguments.dtype);
+    if (!named || !is_floating(*named))
+      throw usage_error(fmt::format("'{}' is no dtype", arguments.dtype)).mend("take f32, bf16 or f16");
+    how.dtype = *named;
+  }
+  const bool subtitles = arguments.output == "srt" || arguments.output == "vtt";
+  how.timestamps = arguments.timestamps || (subtitles && !arguments.no_timestamps && model->audio()->audio_token < 0 &&
+                                            TimestampTokens(*tokenizer).count > 0);
+  how.windows = windows_for(arguments, *model, utterances);
+  how.batch = std::min(how.batch, std::max<std::int64_t>(1, static_cast<std::int64_t>(utterances.size()) * 64));
+  const auto generation_file = folder.folder() / "generation_config.json";
+  const Json generation = fs::exists(generation_file) ? read_json(generation_file) : folder.config();
+  const std::unique_ptr<Device> device = make_device(arguments.device);
+  if (!device->host_memory()) {
+    log_info("keys and values are not kept on this device yet: every token is computed from the whole recording");
+    how.cache = false;
+  }
+  Transcriber transcriber(*device, *model, *tokenizer, folder.config(), generation, where, how);
+  load_weights(transcriber.store(), folder);
+
+  const auto begin = std::chrono::steady_clock::now();
+  const UtteranceReader reader;
+  std::vector<std::size_t> taken;  // by number of the transcript
+  std::size_t place = 0, bad = 0;
+  double heard = 0;
+  const auto next = [&]() -> std::optional<Clip> {
+    DecodeOptions decoding;
+    decoding.sampling_rate = kSpeechRate;
+    while (place < utterances.size()) {
+      const std::size_t now = place++;
+      try {
+        Audio audio = reader.decode(utterances[now], decoding);
+        if (audio.silent()) log_warning("{}: nothing but silence", utterances[now].audio);
+        heard += audio.seconds();
+        taken.push_back(now);
+        return Clip{std::move(audio.samples), utterances[now].language};
+      } catch (Error& error) {
+        if (error.status() == Status::kInternal) throw;
+        if (!arguments.skip_bad) {
+          throw error.mend((error.remedy().empty() ? "" : error.remedy() + "; ") +
+                           "--skip_bad leaves out recordings that cannot be read");
+        }
+        log_warning("left out: {}", error.what());
+        ++bad;
+        transcripts.skip(now);
+      }
+    }
+    return std::nullopt;
+  };
+  transcriber.transcribe(next,
+                         [&](std::size_t index, Transcript made) { transcripts.add(taken[index], std::move(made)); });
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  transcripts.report();
+  if (bad > 0) log_warning("{} of {} recordings could not be read and were left out", bad, utterances.size());
+  if (arguments.stats) {
+    fmt::print(stderr, "{:.1f} s of sound in {:.2f} s: {:.1f} times as fast; memory {}\n", heard, seconds.count(),
+               heard / seconds.count(), human_bytes(transcriber.bytes()));
+  }
+  return 0;
+}
+
+}  // namespace
+
+int transcribe_command(const Words& words) {
+  Arguments arguments;
+  TranscriberOptions& how = arguments.how;
+  CLI::App app("write down what is said in recordings", "transcribe");
+  app.add_option("files", arguments.files,
+                 "recordings, or manifests of them (.jsonl, Common Voice .tsv, LibriSpeech and Kaldi folders, .tar); "
+                 "globs")
+      ->required();
+  app.add_option("-m,--model", arguments.model, "a folder with a Whisper or GLM-ASR model")->required();
+  app.add_option("-f,--output", arguments.output, "txt, srt, vtt or json (a line for each recording)")
+      ->check(CLI::IsMember({"txt", "srt", "vtt", "json"}))
+      ->capture_default_str();
+  app.add_option("-o,--output_dir,--output-dir", arguments.output_dir,
+                 "write a file for each recording into this folder");
+  app.add_option("--language", how.language,
+                 "Whisper: the language spoken, such as en (default: the manifest's, else the model tells); none: a "
+                 "prompt without");
+  app.add_option("--task", how.task, "Whisper: transcribe or translate (into English)")
+      ->check(CLI::IsMember({"transcribe", "translate"}))
+      ->capture_default_str();
+  app.add_flag("--timestamps", arguments.timestamps,
+               "Whisper: let the model say when (default for srt and vtt where its tokenizer has times)");
+  app.add_flag("--no_timestamps,--no-timestamps", arguments.no_timestamps, "one segment for each window instead");
+  app.add_option("-b,--batch_size,--batch-size", how.batch, "windows at once")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--num_beams,--num-beams", how.beams, "beams of a search; 1: always the likeliest token")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--length_penalty,--length-penalty", how.length_penalty, "of beam search: larger favours longer texts")
+      ->capture_default_str();
+  app.add_option("--max_new_tokens,--max-new-tokens", how.max_new_tokens, "of a window")->check(CLI::PositiveNumber);
+  app.add_flag("--skip_bad,--skip-bad", arguments.skip_bad,
+               "leave out recordings that cannot be read, instead of stopping at the first");
+  app.add_option("--manifest_format,--manifest-format", arguments.manifest_format,
+                 "what the files are: jsonl, common_voice, librispeech, kaldi or tar")
+      ->capture_default_str();
+  app.add_option("--normalize", arguments.normalize,
+                 "before texts are compared for WER and CER: none, basic, words or chinese")
+      ->capture_default_str();
+  app.add_option("--metrics", arguments.metrics, "write WER and CER into this JSON file");
+  app.add_option("--tokenizer", arguments.tokenizer, "a tokenizer's folder or file (default: the model's)");
+  app.add_option("--dtype", arguments.dtype, "f32, bf16 or f16 (default: as stored)");
+  app.add_option("--device", arguments.device, "cpu or cuda")->capture_default_str();
+  app.add_option("--threads", arguments.threads, "threads (0 = all cores)");
+  app.add_flag("--stats", arguments.stats, "speed and memory");
+  if (!parse_words(app, words)) return 0;
+  return transcribe(std::move(arguments));
+}
+
+}  // namespace convoy

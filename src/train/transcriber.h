@@ -1,0 +1,92 @@
+// Speech to text with Whisper and GLM-ASR: recordings in windows, several at once, as text with times.
+#pragma once
+
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "text/subtitles.h"
+#include "train/generator.h"
+#include "train/speech_prompt.h"
+#include "train/whisper_rules.h"
+
+namespace convoy {
+
+struct TranscriberOptions {
+  DType dtype = DType::kF32;
+  // Whisper: the language spoken ("" = let the model tell), or "none" for a prompt without one, and the task.
+  std::string language, task = "transcribe";
+  bool timestamps = false;  // Whisper: let the model say when; a usage error where its tokenizer has no times
+  std::int64_t batch = 8;   // windows at once
+  std::int64_t beams = 1;
+  double length_penalty = 1.0;
+  std::int64_t max_new_tokens = 0;  // of a window; 0: 256, or what a table of positions leaves
+  std::int64_t windows = 1;         // GLM-ASR: windows that one text may hear
+  bool cache = true;
+};
+
+// Samples at 16 kHz.
+struct Clip {
+  std::vector<float> samples;
+  std::string language = {};  // "": the options'
+};
+
+struct Transcript {
+  std::string text, language;  // the language that was given or told; "" where there is none
+  double seconds = 0;          // of the recording
+  std::vector<Cue> segments;   // with the model's times, else one for each window
+  std::int64_t tokens = 0;     // made
+};
+
+class Transcriber {
+ public:
+  // `config` is the model's, `generation` its generation_config.json or the same. Throws a usage error where the
+  // tokenizer lacks what the options ask for.
+  Transcriber(Device& device, const Model& model, const Tokenizer& tokenizer, const Json& config,
+              const Json& generation, const std::string& where, const TranscriberOptions& options);
+  // Its weights are to be set before the first transcript.
+  ParameterStore& store() { return generator_->store(); }
+  std::size_t bytes() const { return generator_->bytes(); }
+
+  // Takes recordings from `next` until it gives none, and gives each one's transcript, numbered in the order of taking,
+  // to `done` as soon as it is whole. Holds a batch of recordings at most, and the whole of each.
+  void transcribe(const std::function<std::optional<Clip>()>& next,
+                  const std::function<void(std::size_t index, Transcript transcript)>& done);
+
+ private:
+  struct Open {
+    std::size_t index = 0;
+    Clip recording;
+    std::int64_t at = 0;  // samples that are done with, or under way
+    Transcript made;
+  };
+  struct Window {
+    Open* open = nullptr;
+    std::int64_t begin = 0, end = 0;  // samples
+    std::vector<float> features;
+    GenerationPrompt prompt;
+  };
+  std::int64_t chunk() const { return features_.window_samples() * features_.windows(); }
+  void take_windows(Open& open, std::vector<Window>& windows) const;
+  bool is_stop(TokenId id) const;
+  void finish(Window& window, std::span<const TokenId> made) const;
+
+  const Tokenizer& tokenizer_;
+  TranscriberOptions options_;
+  SpeechPrompt prompt_;
+  SpeechFeatures features_;
+  bool told_ = false;  // whether the model itself tells the language
+  WhisperRules::Opening opening_;
+  std::optional<WhisperRules> rules_;
+  std::vector<TokenId> unsaid_;  // special tokens that are no transcript
+  std::unique_ptr<Generator> generator_;
+  GenerationOptions generation_;
+};
+
+// Joins transcripts of neighbouring windows: with a space but where Chinese, Japanese or white space meets.
+std::string join_texts(const std::string& before, const std::string& after);
+
+}  // namespace convoy

@@ -1,0 +1,129 @@
+// convoy transcribe, with a model that was trained for a moment: its output, and recordings that cannot be read.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "../audio/recordings.h"
+#include "base/files.h"
+#include "base/json.h"
+#include "program.h"
+
+namespace convoy {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::Result;
+using testing::run_convoy;
+using testing::TempFolder;
+
+// Two recordings, one said to be "high", one "low".
+class Transcribe : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = new TempFolder;
+    write("high.wav", recording({.rate = 22050, .seconds = 0.8, .hertz = 900}));
+    write("low.flac", recording({.format = SF_FORMAT_FLAC | SF_FORMAT_PCM_16, .seconds = 1.7, .hertz = 150}));
+    write("m.jsonl",
+          "{\"audio\": \"high.wav\", \"text\": \"high\", \"language\": \"en\", \"id\": \"first\"}\n"
+          "{\"audio\": \"low.flac\", \"text\": \"low\", \"language\": \"en\"}\n");
+    write("text.txt", "high low\n");
+    ASSERT_EQ(run_convoy({"tokenizer", "train", path("text.txt"), "--vocab_size", "264", "--output", path("tok"),
+                          "--eos", "<|endoftext|>", "--special_tokens", "<|endoftext|>", "<|startoftranscript|>",
+                          "<|en|>", "<|zh|>", "<|transcribe|>", "<|notimestamps|>"})
+                  .status,
+              0);
+    const Result trained = run_convoy(
+        {"train",
+         "--from_scratch",
+         "--model_config",
+         R"({"model_type": "whisper", "vocab_size": 264, "d_model": 32, "num_mel_bins": 8, "encoder_layers": 1,
+             "decoder_layers": 1, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "encoder_attention_heads": 2,
+             "decoder_attention_heads": 2, "max_source_positions": 100, "max_target_positions": 32})",
+         "--tokenizer",
+         path("tok"),
+         "--train_files",
+         path("m.jsonl"),
+         "--seq_length",
+         "16",
+         "--max_steps",
+         "150",
+         "--per_device_train_batch_size",
+         "2",
+         "--learning_rate",
+         "1e-2",
+         "--save_strategy",
+         "no",
+         "--output_dir",
+         path("model"),
+         "--threads",
+         "1"});
+    ASSERT_EQ(trained.status, 0) << trained.output;
+  }
+  static void TearDownTestSuite() { delete folder_; }
+  static std::string path(const std::string& name) { return *folder_ / name; }
+  static void write(const std::string& name, const std::string& bytes) {
+    std::ofstream(path(name), std::ios::binary) << bytes;
+  }
+  static Result transcribe(std::vector<std::string> words) {
+    words.insert(words.begin(), {"transcribe", "--model", path("model"), "--threads", "1"});
+    return run_convoy(words);
+  }
+  static TempFolder* folder_;
+};
+TempFolder* Transcribe::folder_ = nullptr;
+
+TEST_F(Transcribe, WritesTextSubtitlesAndJson) {
+  EXPECT_EQ(transcribe({path("high.wav")}).output, "high\n");
+  EXPECT_THAT(transcribe({path("low.flac"), "--output", "srt"}).output,
+              HasSubstr("1\n00:00:00,000 --> 00:00:01,700\nlow\n"));
+  EXPECT_THAT(transcribe({path("low.flac"), "--output", "vtt", "--num_beams", "3"}).output, HasSubstr("WEBVTT\n"));
+  const Json json = parse_json(transcribe({path("high.wav"), "--output", "json"}).output, "output");
+  EXPECT_EQ(json["text"], "high");
+  EXPECT_EQ(json["language"], "en");
+  EXPECT_EQ(json["segments"].size(), 1U);
+}
+
+TEST_F(Transcribe, ManifestsAreCompared) {
+  const Result all = transcribe({path("m.jsonl"), "--metrics", path("metrics.json")});
+  EXPECT_EQ(all.status, 0);
+  EXPECT_THAT(all.output, HasSubstr("first\thigh\n"));
+  EXPECT_THAT(all.output, HasSubstr("WER 0.00 % (0 errors in 2 words), CER 0.00 % (0 in 7 characters)"));
+  EXPECT_EQ(read_json(path("metrics.json"))["wer"], 0.0);
+  EXPECT_EQ(transcribe({path("m.jsonl"), "--output", "srt"}).status, 2) << "subtitles of two need two files";
+  EXPECT_EQ(transcribe({path("m.jsonl"), "--output", "srt", "--output_dir", path("subtitles")}).status, 0);
+  EXPECT_TRUE(std::filesystem::exists(path("subtitles/first.srt")));
+  EXPECT_TRUE(std::filesystem::exists(path("subtitles/low.srt")));
+}
+
+TEST_F(Transcribe, BadRecordingsStopTheRunOrAreLeftOut) {
+  write("noise.mp3", "this is no recording");
+  write("cut.wav", recording({.seconds = 1}).substr(0, 9000));
+  write("empty.wav", recording({.seconds = 0}));
+  for (const char* bad : {"noise.mp3", "cut.wav", "empty.wav", "absent.wav"}) {
+    const Result stopped = transcribe({path(bad), path("high.wav")});
+    EXPECT_NE(stopped.status, 0) << bad;
+    EXPECT_THAT(stopped.output, HasSubstr(bad));
+    if (std::string(bad) == "absent.wav") continue;
+    EXPECT_THAT(stopped.output, HasSubstr("--skip_bad")) << bad;
+    const Result left_out = transcribe({path(bad), path("high.wav"), "--skip_bad"});
+    EXPECT_EQ(left_out.status, 0) << left_out.output;
+    EXPECT_THAT(left_out.output, HasSubstr("high\n"));
+    EXPECT_THAT(left_out.output, HasSubstr("1 of 2 recordings could not be read"));
+  }
+}
+
+TEST_F(Transcribe, RefusesWhatItCannotDo) {
+  EXPECT_THAT(transcribe({path("high.wav"), "--timestamps"}).output, HasSubstr("no tokens for times"));
+  EXPECT_THAT(transcribe({path("high.wav"), "--language", "xx"}).output, HasSubstr("<|xx|>"));
+  EXPECT_EQ(transcribe({path("high.wav"), "--output", "pdf"}).status, 2);
+  EXPECT_THAT(
+      run_convoy({"transcribe", path("high.wav"), "--model", std::string(CONVOY_TEST_DATA) + "/gpt2/model"}).output,
+      HasSubstr("hears nothing"));
+}
+
+}  // namespace
+}  // namespace convoy

@@ -1,0 +1,178 @@
+// Generation after hearing: with kept keys and values, several recordings and beams, against everything computed anew.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "support/test_device.h"
+#include "train/beam_search.h"
+#include "train/generator.h"
+#include "train/tiny_model.h"
+
+namespace convoy {
+namespace {
+
+using testing::kAudioFrames;
+using testing::kMelBins;
+using testing::tiny_config;
+using Tokens = Generator::Tokens;
+
+// Weights whose logits differ enough that rounding does not decide.
+void sharpen(Generator& generator, const Model& model) {
+  generator.store().initialize(11);
+  for (std::size_t p = 0; p < model.parameters().size(); ++p) {
+    const Parameter& parameter = model.parameters()[p];
+    if (parameter.init_std == 0) continue;
+    std::vector<float> values(static_cast<std::size_t>(parameter.shape.numel()));
+    initialize(parameter, p, 11, values);
+    for (float& value : values) value *= 8;
+    generator.store().set_rows(p, 0, DType::kF32, std::as_bytes(std::span(values)));
+  }
+}
+
+struct Heard {
+  std::vector<std::vector<float>> features;
+  std::vector<GenerationPrompt> prompts;
+};
+
+// Recordings of 1 or `most` windows, with a prompt each that has a place for every row of audio.
+Heard recordings(const Model& model, std::size_t count, std::int64_t most) {
+  const AudioInput input = model.audio().value();
+  Heard made;
+  RandomStream random(5, 1);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::int64_t windows = 1 + static_cast<std::int64_t>(i) % most;
+    std::vector<float> features(static_cast<std::size_t>(windows * kAudioFrames * kMelBins));
+    for (float& value : features) value = 2 * static_cast<float>(random.uniform()) - 1;
+    made.features.push_back(std::move(features));
+    GenerationPrompt prompt;
+    const auto word = [&] { prompt.ids.push_back(static_cast<std::int32_t>(1 + random.below(90))); };
+    word();
+    if (input.audio_token >= 0) {
+      const std::int64_t places = windows * input.frames / input.frames_per_token - (i % 2 == 0 ? 1 : 0);
+      prompt.ids.insert(prompt.ids.end(), static_cast<std::size_t>(places),
+                        static_cast<std::int32_t>(input.audio_token));
+    }
+    for (std::size_t w = 0; w < i % 3; ++w) word();
+    made.prompts.push_back(std::move(prompt));
+  }
+  for (std::size_t i = 0; i < count; ++i) made.prompts[i].features = made.features[i];
+  return made;
+}
+
+// Else a tied table has each token call for itself.
+void say_nothing_twice(std::size_t, std::span<const std::int32_t> made, std::span<float> logits) {
+  for (std::int32_t token : made) logits[static_cast<std::size_t>(token)] = -std::numeric_limits<float>::infinity();
+}
+
+class Hearing : public ::testing::TestWithParam<std::string> {
+ protected:
+  std::vector<Tokens> run(const Model& model, GeneratorRoom room, const Heard& heard, GenerationOptions options = {}) {
+    room.max_length = 40;
+    Generator generator(*device_, model, room);
+    EXPECT_EQ(generator.has_cache(), room.cache);
+    sharpen(generator, model);
+    options.max_new_tokens = 12;
+    options.stop_tokens = {5, 6, 7};
+    options.sampling.temperature = 0;
+    if (!options.rule) options.rule = say_nothing_twice;
+    const auto first = generator.generate_from(heard.prompts, options);
+    EXPECT_EQ(generator.generate_from(heard.prompts, options), first) << "what an earlier text left behind counts";
+    return first;
+  }
+  const std::unique_ptr<Device> device_ = testing::test_device();
+};
+
+TEST_P(Hearing, TextsWithCacheEqualThoseWithout) {
+  const auto model = make_model(tiny_config(GetParam()), "test");
+  const std::int64_t most = GetParam() == "glmasr" ? 3 : 1;
+  const Heard heard = recordings(*model, 7, most);
+  for (const DType dtype : {DType::kF32, DType::kF64}) {
+    for (const std::int64_t beams : {1, 3}) {
+      const auto expected = run(*model, {dtype, 0, 1, beams, false, most}, heard);
+      EXPECT_EQ(run(*model, {dtype, 0, 1, beams, true, most}, heard), expected) << beams << " beams";
+      EXPECT_EQ(run(*model, {dtype, 0, 3, beams, true, most}, heard), expected) << beams << " beams, 3 at once";
+    }
+  }
+}
+
+TEST_P(Hearing, TheRecordingDecidesTheText) {
+  const auto model = make_model(tiny_config(GetParam()), "test");
+  Heard heard = recordings(*model, 2, 1);
+  heard.prompts[1].ids = heard.prompts[0].ids;
+  const auto made = run(*model, {DType::kF32, 0, 2, 1, true, 1}, heard);
+  EXPECT_NE(made[0], made[1]);
+  heard.prompts[1].features = heard.prompts[0].features;
+  const auto same = run(*model, {DType::kF32, 0, 2, 1, true, 1}, heard);
+  EXPECT_EQ(same[0], same[1]);
+}
+
+TEST_P(Hearing, RulesHoldForGreedyTextsAndBeams) {
+  const auto model = make_model(tiny_config(GetParam()), "test");
+  const Heard heard = recordings(*model, 4, 1);
+  GenerationOptions options;
+  options.rule = [](std::size_t, std::span<const std::int32_t> made, std::span<float> logits) {
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+      if (i % 2 != made.size() % 2) logits[i] = -std::numeric_limits<float>::infinity();
+    }
+  };
+  for (const std::int64_t beams : {1, 4}) {
+    for (const Tokens& text : run(*model, {DType::kF32, 0, 2, beams, true, 1}, heard, options)) {
+      for (std::size_t i = 0; i < text.size(); ++i) EXPECT_EQ(static_cast<std::size_t>(text[i]) % 2, i % 2);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Hearing, ::testing::Values("whisper", "glmasr"),
+                         [](const auto& test) { return test.param; });
+
+std::vector<float> log_probabilities(const std::vector<double>& probabilities) {
+  std::vector<float> logits;
+  for (double p : probabilities)
+    logits.push_back(p > 0 ? static_cast<float>(std::log(p)) : -std::numeric_limits<float>::infinity());
+  return logits;
+}
+
+// Token 0 ends; what the others lead to depends on the token alone.
+Tokens search(const std::vector<std::vector<double>>& next, BeamOptions options, std::size_t start = 0) {
+  options.stop_tokens = {0};
+  BeamSearch search(options);
+  while (true) {
+    std::vector<std::vector<float>> logits;
+    for (std::size_t b = 0; b < search.size(); ++b) {
+      const Tokens& made = search.made(b);
+      logits.push_back(log_probabilities(next[made.empty() ? start : static_cast<std::size_t>(made.back())]));
+    }
+    if (search.advance(logits).empty()) return search.best();
+  }
+}
+
+// 1 looks better at first, yet what follows 2 is certain.
+const std::vector<std::vector<double>> kTrap = {{0, 0.6, 0.4, 0}, {0.3, 0.25, 0.25, 0.2}, {0, 0, 0, 1}, {1, 0, 0, 0}};
+
+TEST(BeamSearch, FindsWhatGreedySearchMisses) {
+  EXPECT_EQ(search(kTrap, {1, 0.0, {}, 10}), (Tokens{1, 0}));
+  EXPECT_EQ(search(kTrap, {2, 0.0, {}, 10}), (Tokens{2, 3, 0}));
+}
+
+TEST(BeamSearch, TheLengthPenaltyChoosesAmongThoseThatEnded) {
+  // Ends at once with probability 0.5, or after one more token with 0.3.
+  const std::vector<std::vector<double>> next = {{0.5, 0.3, 0.2}, {1, 0, 0}, {1, 0, 0}};
+  EXPECT_EQ(search(next, {3, 0.0, {}, 10}), (Tokens{0}));
+  EXPECT_EQ(search(next, {3, 2.0, {}, 10}), (Tokens{1, 0}));
+}
+
+TEST(BeamSearch, StopsAtTheMostTokensAndWhereNothingGoesOn) {
+  const std::vector<std::vector<double>> loop = {{0, 0.9, 0.1}, {0, 0.9, 0.1}, {0, 0.9, 0.1}};
+  EXPECT_EQ(search(loop, {2, 1.0, {}, 4}), (Tokens{1, 1, 1, 1}));
+  const std::vector<std::vector<double>> certain = {{0, 1, 0}, {1, 0, 0}, {1, 0, 0}};
+  EXPECT_EQ(search(certain, {4, 1.0, {}, 9}), (Tokens{1, 0}));
+  BeamSearch broken({2, 1.0, {0}, 5});
+  const std::vector<std::vector<float>> nothing = {{std::nanf(""), std::nanf("")}};
+  EXPECT_THROW(broken.advance(nothing), Error);
+}
+
+}  // namespace
+}  // namespace convoy

@@ -1,0 +1,285 @@
+// Windows, languages and times of transcripts, with a model that says something without sense.
+#include "train/transcriber.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "../data/byte_tokenizer.h"
+#include "base/error.h"
+#include "support/test_device.h"
+
+namespace convoy {
+namespace {
+
+const std::vector<std::string>& specials() {
+  static const std::vector<std::string> all = [] {
+    std::vector<std::string> made = {"<|endoftext|>",      "<|startoftranscript|>", "<|en|>",   "<|zh|>",
+                                     "<|transcribe|>",     "<|notimestamps|>",      "<|user|>", "<|assistant|>",
+                                     "<|begin_of_audio|>", "<|end_of_audio|>",      "<|pad|>"};
+    for (int i = 0; i <= 50; ++i) made.push_back(fmt::format("<|{:.2f}|>", 0.02 * i));
+    return made;
+  }();
+  return all;
+}
+
+const ByteTokenizer& tokenizer() {
+  static const ByteTokenizer one(specials(), "<|endoftext|>");
+  return one;
+}
+TokenId id(const std::string& token) {
+  return tokenizer().token_to_id(token).value();
+}
+TokenId at(double seconds) {
+  return id(fmt::format("<|{:.2f}|>", seconds));
+}
+
+// Windows of one second.
+Json config(const std::string& family) {
+  if (family == "whisper") {
+    return {{"model_type", "whisper"},
+            {"vocab_size", 320},
+            {"d_model", 32},
+            {"num_mel_bins", 8},
+            {"encoder_layers", 1},
+            {"decoder_layers", 1},
+            {"encoder_ffn_dim", 48},
+            {"decoder_ffn_dim", 48},
+            {"encoder_attention_heads", 4},
+            {"pad_token_id", 0},
+            {"decoder_attention_heads", 4},
+            {"max_source_positions", 50},
+            {"max_target_positions", 64}};
+  }
+  return {{"model_type", "glmasr"},
+          {"audio_token_id", id("<|pad|>")},
+          {"text_config",
+           {{"model_type", "llama"},
+            {"vocab_size", 320},
+            {"hidden_size", 32},
+            {"intermediate_size", 48},
+            {"num_hidden_layers", 1},
+            {"num_attention_heads", 4},
+            {"num_key_value_heads", 2},
+            {"head_dim", 8},
+            {"max_position_embeddings", 512}}},
+          {"audio_config",
+           {{"hidden_size", 32},
+            {"intermediate_size", 48},
+            {"num_hidden_layers", 1},
+            {"num_attention_heads", 4},
+            {"num_mel_bins", 8},
+            {"max_position_embeddings", 200}}}};
+}
+
+std::vector<float> tone(double seconds, double hertz) {
+  std::vector<float> samples(static_cast<std::size_t>(std::llround(seconds * kSpeechRate)));
+  for (std::size_t i = 0; i < samples.size(); ++i)
+    samples[i] = static_cast<float>(0.5 * std::sin(6.2831853 * hertz * static_cast<double>(i) / kSpeechRate));
+  return samples;
+}
+
+class Transcribing : public ::testing::TestWithParam<std::string> {
+ protected:
+  std::vector<Transcript> transcribe(const std::vector<Clip>& clips, TranscriberOptions options = {}) {
+    options.max_new_tokens = 20;
+    const Json json = config(GetParam());
+    const auto model = make_model(json, "test");
+    Transcriber transcriber(*device_, *model, tokenizer(), json, json, "test", options);
+    transcriber.store().initialize(3);
+    // The output's rows are moved apart, so that something else than one token is said.
+    for (std::size_t p = 0; p < model->parameters().size(); ++p) {
+      const Parameter& parameter = model->parameters()[p];
+      if (parameter.init_std == 0) continue;
+      std::vector<float> values(static_cast<std::size_t>(parameter.shape.numel()));
+      initialize(parameter, p, 3, values);
+      for (float& value : values) value *= 8;
+      transcriber.store().set_rows(p, 0, DType::kF32, std::as_bytes(std::span(values)));
+    }
+    std::vector<Transcript> made(clips.size());
+    std::size_t next = 0, done = 0;
+    transcriber.transcribe(
+        [&]() -> std::optional<Clip> {
+          if (next == clips.size()) return std::nullopt;
+          return clips[next++];
+        },
+        [&](std::size_t i, Transcript transcript) {
+          made.at(i) = std::move(transcript);
+          ++done;
+        });
+    EXPECT_EQ(done, clips.size());
+    return made;
+  }
+  const std::unique_ptr<Device> device_ = testing::test_device();
+};
+
+TEST_P(Transcribing, LongRecordingsAreHeardWindowByWindow) {
+  const double window = GetParam() == "whisper" ? 1 : 4;
+  const std::vector<Clip> clips = {{tone(0.4, 300)}, {tone(2.6 * window, 500)}, {tone(window, 700)}};
+  TranscriberOptions options;
+  options.language = GetParam() == "whisper" ? "en" : "";
+  options.batch = 1;
+  const auto one = transcribe(clips, options);
+  options.batch = 3;
+  const auto several = transcribe(clips, options);
+  for (std::size_t i = 0; i < clips.size(); ++i) {
+    EXPECT_EQ(one[i].text, several[i].text) << i;
+    EXPECT_GT(one[i].tokens, 0);
+    EXPECT_EQ(one[i].language, options.language);
+    EXPECT_DOUBLE_EQ(one[i].seconds, static_cast<double>(clips[i].samples.size()) / kSpeechRate);
+    ASSERT_EQ(one[i].segments.size(), several[i].segments.size());
+    double last = 0;
+    for (const Cue& cue : one[i].segments) {
+      EXPECT_GE(cue.start, last);
+      EXPECT_LE(cue.end, one[i].seconds + 1e-9);
+      EXPECT_DOUBLE_EQ(std::fmod(cue.start, window), 0);
+      last = cue.end;
+    }
+  }
+  EXPECT_GE(one[1].segments.size(), 2U);
+  if (GetParam() == "glmasr") {  // the whole in one text
+    options.windows = 3;
+    EXPECT_EQ(transcribe(clips, options)[1].segments.size(), 1U);
+  }
+}
+
+TEST_P(Transcribing, BeamsGiveATextToo) {
+  TranscriberOptions options;
+  options.beams = 3;
+  const auto made = transcribe({{tone(0.7, 300)}, {tone(1.2, 200)}}, options);
+  EXPECT_GT(made[0].tokens + made[1].tokens, 0);
+}
+
+TEST_P(Transcribing, ARecordingTooShortForARowOfAudioHasNoText) {
+  if (GetParam() != "glmasr") return;
+  const auto made = transcribe({{tone(0.02, 300)}, {tone(0.5, 300)}});
+  EXPECT_EQ(made[0].text, "");
+  EXPECT_GT(made[1].tokens, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Transcribing, ::testing::Values("whisper", "glmasr"),
+                         [](const auto& test) { return test.param; });
+
+class WhisperTranscribing : public Transcribing {};
+
+TEST_P(WhisperTranscribing, TheModelTellsTheLanguageWhereNobodySays) {
+  const auto told = transcribe({{tone(0.7, 300)}, {tone(0.7, 300), "zh"}});
+  EXPECT_TRUE(told[0].language == "en" || told[0].language == "zh");
+  EXPECT_EQ(told[1].language, "zh");
+  TranscriberOptions options;
+  options.language = told[0].language;
+  EXPECT_EQ(transcribe({{tone(0.7, 300)}}, options)[0].text, told[0].text);
+  options.language = "none";
+  EXPECT_EQ(transcribe({{tone(0.7, 300)}}, options)[0].language, "");
+  options.language = "xx";
+  EXPECT_THROW(transcribe({{tone(0.7, 300)}}, options), Error);
+}
+
+TEST_P(WhisperTranscribing, TimesRiseAndTheWholeIsHeard) {
+  TranscriberOptions options;
+  options.timestamps = true;
+  const auto made = transcribe({{tone(3.3, 300)}, {tone(0.7, 500)}}, options);
+  double last = 0;
+  for (const Cue& cue : made[0].segments) {
+    EXPECT_LE(cue.start, cue.end);
+    EXPECT_GE(cue.start, last - 1e-9);
+    EXPECT_LE(cue.end, 3.3 + 1e-9);
+    last = cue.start;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Whisper, WhisperTranscribing, ::testing::Values("whisper"));
+
+std::vector<float> allowed(const WhisperRules& rules, const std::vector<TokenId>& made,
+                           const std::vector<std::pair<TokenId, float>>& liked = {},
+                           const WhisperRules::Opening& opening = {}) {
+  std::vector<float> logits(static_cast<std::size_t>(tokenizer().vocab_size()), 0.0f);
+  for (const auto& [token, value] : liked) logits[static_cast<std::size_t>(token)] = value;
+  rules.apply(opening, made, logits);
+  return logits;
+}
+bool may(const std::vector<float>& logits, TokenId token) {
+  return std::isfinite(logits[static_cast<std::size_t>(token)]);
+}
+
+TEST(WhisperRules, TheOpeningAllowsOneTokenOfEachList) {
+  const WhisperRules rules(tokenizer(), Json::object(), id("<|endoftext|>"), false);
+  const WhisperRules::Opening opening = {whisper_languages(tokenizer()), {id("<|transcribe|>")}};
+  ASSERT_EQ(opening[0], (std::vector<TokenId>{id("<|en|>"), id("<|zh|>")}));
+  const auto first = allowed(rules, {}, {{id("<|zh|>"), 1}, {'a', 9}}, opening);
+  EXPECT_TRUE(may(first, id("<|zh|>")));
+  EXPECT_FALSE(may(first, id("<|en|>")) || may(first, 'a'));
+  EXPECT_TRUE(may(allowed(rules, {id("<|zh|>")}, {}, opening), id("<|transcribe|>")));
+  const auto said = allowed(rules, {id("<|zh|>"), id("<|transcribe|>")}, {}, opening);
+  EXPECT_TRUE(may(said, 'a') && may(said, id("<|endoftext|>")));
+  EXPECT_FALSE(may(said, id("<|zh|>")) || may(said, at(0)));
+}
+
+TEST(WhisperRules, SuppressedTokensAreNotSaid) {
+  const Json generation{{"suppress_tokens", {'x', -1}}, {"begin_suppress_tokens", {' ', id("<|endoftext|>")}}};
+  const WhisperRules rules(tokenizer(), generation, id("<|endoftext|>"), false);
+  const auto first = allowed(rules, {}), later = allowed(rules, {'a'});
+  EXPECT_FALSE(may(first, 'x') || may(first, ' ') || may(first, id("<|endoftext|>")));
+  EXPECT_FALSE(may(later, 'x'));
+  EXPECT_TRUE(may(later, ' ') && may(later, id("<|endoftext|>")));
+}
+
+TEST(WhisperRules, TimesComeInPairsAndNeverGoBack) {
+  const WhisperRules rules(tokenizer(), {{"max_initial_timestamp_index", 10}}, id("<|endoftext|>"), true);
+  const auto first = allowed(rules, {});
+  EXPECT_TRUE(may(first, at(0)) && may(first, at(0.2)));
+  EXPECT_FALSE(may(first, at(0.22)) || may(first, 'a') || may(first, id("<|endoftext|>")));
+  const auto text = allowed(rules, {at(0.1)}, {{'a', 9}});
+  EXPECT_TRUE(may(text, 'a'));
+  EXPECT_FALSE(may(text, at(0.5))) << "one time begins a segment";
+  const auto open = allowed(rules, {at(0.1), 'a'}, {{'a', 9}});
+  EXPECT_TRUE(may(open, 'a') && may(open, at(0.12)));
+  EXPECT_FALSE(may(open, at(0.1))) << "a segment lasts";
+  const auto closed = allowed(rules, {at(0.1), 'a', at(0.4)}, {{'a', 9}, {id("<|endoftext|>"), 8}});
+  EXPECT_TRUE(may(closed, at(0.4)) && may(closed, id("<|endoftext|>")));
+  EXPECT_FALSE(may(closed, 'a') || may(closed, at(0.38)));
+  const auto again = allowed(rules, {at(0.1), 'a', at(0.4), at(0.4)}, {{'a', 9}});
+  EXPECT_TRUE(may(again, 'a'));
+  EXPECT_FALSE(may(again, at(0.5)));
+  // Together the times are likelier than any one word.
+  const auto drowned = allowed(rules, {at(0.1), 'a'}, {{'a', 2}});
+  EXPECT_FALSE(may(drowned, 'a'));
+  EXPECT_TRUE(may(drowned, at(0.5)));
+}
+
+TEST(WhisperRules, TokensBecomeSegments) {
+  const TimestampTokens times(tokenizer());
+  ASSERT_EQ(times.count, 51);
+  const auto split = [&](const std::vector<TokenId>& said) { return split_by_times(said, times, 1.0); };
+  TimedWindow two = split({at(0), 'a', at(0.4), at(0.5), 'b', 'c', at(0.9)});
+  ASSERT_EQ(two.segments.size(), 2U);
+  EXPECT_DOUBLE_EQ(two.segments[0].end, 0.4);
+  EXPECT_DOUBLE_EQ(two.segments[1].start, 0.5);
+  EXPECT_EQ(two.segments[1].tokens, (std::vector<TokenId>{'b', 'c'}));
+  EXPECT_DOUBLE_EQ(two.consumed, 1.0);
+  TimedWindow cut = split({at(0), 'a', at(0.4), at(0.4), 'b'});
+  ASSERT_EQ(cut.segments.size(), 1U) << "what the window cuts off is heard again";
+  EXPECT_DOUBLE_EQ(cut.consumed, 0.4);
+  TimedWindow one = split({at(0.2), 'a', at(0.7)});
+  ASSERT_EQ(one.segments.size(), 1U);
+  EXPECT_DOUBLE_EQ(one.segments[0].start, 0.2);
+  EXPECT_DOUBLE_EQ(one.segments[0].end, 0.7);
+  TimedWindow plain = split({'a', 'b'});
+  ASSERT_EQ(plain.segments.size(), 1U);
+  EXPECT_DOUBLE_EQ(plain.segments[0].end, 1.0);
+  EXPECT_TRUE(split({}).segments.empty());
+  EXPECT_TRUE(split({at(0), at(0.5)}).segments.empty());
+}
+
+TEST(Transcripts, WindowsJoinWithSpacesWhereTheScriptHasThem) {
+  EXPECT_EQ(join_texts("a cat", "sat"), "a cat sat");
+  EXPECT_EQ(join_texts("今天", "下雨"), "今天下雨");
+  EXPECT_EQ(join_texts("好。", "yes"), "好。yes");
+  EXPECT_EQ(join_texts("", "yes"), "yes");
+  EXPECT_EQ(join_texts("안녕", "하세요"), "안녕 하세요");
+}
+
+}  // namespace
+}  // namespace convoy
