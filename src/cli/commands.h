@@ -18,6 +18,7 @@ int launch_command(const Words& words);
 int plan_command(const Words& words);
 int plot_command(const Words& words);
 int generate_command(const Words& words);
+int evaluate_command(const Words& words);
 int tokenize_command(const Words& words);
 int tokenizer_command(const Words& words);
 int checkpoint_command(const Words& words);

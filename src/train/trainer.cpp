@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "train/evaluation.h"
 
 namespace convoy {
 namespace {
@@ -18,11 +19,6 @@ constexpr std::int64_t kTracedSteps = 5;
 std::atomic<int> stop_signal = 0;
 void remember_signal(int number) {
   stop_signal = number;
-}
-
-BatchView view(const Batch& batch) {
-  return {batch.input_ids,  batch.targets,        batch.positions, batch.seq_start,
-          batch.token_keys, batch.audio_features, batch.audio_rows};
 }
 
 class Stopwatch {
@@ -189,16 +185,15 @@ EvaluationResult Trainer::evaluate() {
   check(evaluation_ != nullptr, "no evaluation data");
   const Stopwatch watch;
   const std::unique_ptr<Loader> loader = evaluation_({});
-  while (std::optional<Step> step = loader->next()) {
-    for (const Batch& batch : step->micro_batches) engine_.start_evaluate(view(batch));
-  }
-  const LossTotals totals = sum_over_ranks(communicator_, engine_.take_losses(), 1).totals;
+  const EvaluationSums sums = evaluate_all(engine_, *loader, communicator_);
   EvaluationResult report;
   report.step = state_.step;
   report.epoch = epoch_position();
-  report.loss = totals.mean();
-  report.accuracy = totals.targets > 0 ? totals.correct / totals.targets : 0;
-  report.targets = static_cast<std::int64_t>(totals.targets);
+  report.loss = sums.loss();
+  report.accuracy = sums.accuracy();
+  report.targets = static_cast<std::int64_t>(sums.totals.targets);
+  report.samples = sums.samples;
+  report.batches = sums.batches;
   report.seconds = watch.seconds();
   return report;
 }

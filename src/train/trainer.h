@@ -42,6 +42,7 @@ struct EvaluationResult {
   double loss = 0;
   double accuracy = 0;
   std::int64_t targets = 0;
+  std::int64_t samples = 0, batches = 0;  // documents; batches of one rank
   double seconds = 0;
   bool best = false;  // the best so far
 };
