@@ -180,10 +180,12 @@ Json to_json(const TrainingState& state) {
                        {"bad_evaluations", state.plateau->bad_evaluations},
                        {"cooldown", state.plateau->cooldown}};
   }
-  json["best"] = nullptr;
-  if (state.best) {
-    json["best"] = {{"name", state.best->name}, {"value", number(state.best->value)}, {"step", state.best->step}};
-  }
+  const auto metric = [](const std::optional<BestMetric>& best) -> Json {
+    if (!best) return nullptr;
+    return {{"name", best->name}, {"value", number(best->value)}, {"step", best->step}};
+  };
+  json["best"] = metric(state.best);
+  json["best_saved"] = metric(state.best_saved);
   return json;
 }
 
@@ -208,6 +210,7 @@ TrainingState training_state_from_json(const Json& json, const std::string& wher
   if (auto inner = fields.object("loss_scale")) read_loss_scale(std::move(*inner), state.loss_scale.emplace());
   if (auto inner = fields.object("plateau")) read_plateau(std::move(*inner), state.plateau.emplace());
   if (auto inner = fields.object("best")) read_best(std::move(*inner), state.best.emplace());
+  if (auto inner = fields.object("best_saved")) read_best(std::move(*inner), state.best_saved.emplace());
   fields.finish();
   return state;
 }

@@ -65,6 +65,7 @@ struct TrainingState {
   std::optional<LossScaleState> loss_scale;
   std::optional<PlateauMemory> plateau;
   std::optional<BestMetric> best;
+  std::optional<BestMetric> best_saved;  // of the evaluations whose step was saved
   friend bool operator==(const TrainingState&, const TrainingState&) = default;
 };
 

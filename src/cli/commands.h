@@ -19,6 +19,7 @@ int plan_command(const Words& words);
 int plot_command(const Words& words);
 int generate_command(const Words& words);
 int transcribe_command(const Words& words);
+int evaluate_command(const Words& words);
 int tokenize_command(const Words& words);
 int tokenizer_command(const Words& words);
 int checkpoint_command(const Words& words);

@@ -29,6 +29,7 @@ constexpr Command kCommands[] = {
     {"bench", "measure what this machine does at best, for logs and plans", bench_command},
     {"generate", "continue a text with a model", generate_command},
     {"transcribe", "write down what is said in recordings", transcribe_command},
+    {"evaluate", "say how well a model predicts data, or how far texts are from references", evaluate_command},
     {"tokenize", "count or show the tokens of files", tokenize_command},
     {"tokenizer", "train a tokenizer", tokenizer_command},
     {"plot", "draw the log of a run as SVG", plot_command},

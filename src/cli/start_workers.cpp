@@ -50,6 +50,13 @@ std::optional<std::string> newest_checkpoint(const RunConfig& config, std::files
   return newest;
 }
 
+// The same words for every attempt.
+WorkerWords words_of(const std::string& command, const Words& words) {
+  Words line = words;
+  line.insert(line.begin(), command);
+  return [line](int, int) { return line; };
+}
+
 std::string own_program() {
   return std::filesystem::read_symlink("/proc/self/exe").string();
 }
@@ -97,9 +104,10 @@ WorkerWords training_words(const RunConfig& config, const Words& words, int rank
   };
 }
 
-int start_workers(const RunConfig& config, const Words& words, SupervisorOptions options) {
-  check_before_start(config);
+int start_workers(const RunConfig& config, const Words& words, SupervisorOptions options, const std::string& command) {
   options.program = own_program();
+  if (command != "train") return supervise(options, words_of(command, words));
+  check_before_start(config);
   options.max_restarts = static_cast<int>(config.max_restarts);
   const int ranks = options.ranks;
   if (const auto range = elastic_range(config)) {
@@ -110,8 +118,8 @@ int start_workers(const RunConfig& config, const Words& words, SupervisorOptions
 }
 
 int serve_node(const RunConfig& config, const Words& words, const NodeEnvironment& node, int local_size,
-               SupervisorOptions options) {
-  check_before_start(config);
+               SupervisorOptions options, const std::string& command) {
+  if (command == "train") check_before_start(config);
   if (local_size == 0) local_size = node.local_size.value_or(static_cast<int>(config.num_processes.value_or(1)));
   options.program = own_program();
   options.ranks = local_size;
@@ -122,6 +130,7 @@ int serve_node(const RunConfig& config, const Words& words, const NodeEnvironmen
   options.master_port = node.master_port;
   options.job = node.job;
   options.token = node.token;
+  if (command != "train") return supervise(options, words_of(command, words));
   // One node alone cannot start again: its launcher starts all of them anew, for the exit status says that it is worth
   // it.
   options.max_restarts = node.nodes > 1 ? 0 : std::max(node.max_restarts, static_cast<int>(config.max_restarts));

@@ -1,4 +1,5 @@
-// Starting the ranks of a training run as processes of this machine, for `convoy train` and `convoy launch`.
+// Starting the ranks of a run as processes of this machine, for `convoy train`, `convoy launch` and other commands that
+// run on many ranks.
 #pragma once
 
 #include "cli/commands.h"
@@ -15,12 +16,14 @@ Words with_flag(const Words& words, const std::string& name, const std::string& 
 WorkerWords training_words(const RunConfig& config, const Words& words, int ranks);
 
 // Starts `options.ranks` ranks, which are all of the run, and looks after them until they end. Restarts and elastic
-// limits come from the run's settings. Returns the exit status.
-int start_workers(const RunConfig& config, const Words& words, SupervisorOptions options);
+// limits come from the run's settings. Returns the exit status. `command`: what the words belong to; only training is
+// started again.
+int start_workers(const RunConfig& config, const Words& words, SupervisorOptions options,
+                  const std::string& command = "train");
 
 // Starts the ranks of one node of a job whose launcher starts one process per node. `local_size` 0: what the launcher
 // says, else num_processes of the settings, else 1.
 int serve_node(const RunConfig& config, const Words& words, const NodeEnvironment& node, int local_size,
-               SupervisorOptions options);
+               SupervisorOptions options, const std::string& command = "train");
 
 }  // namespace convoy

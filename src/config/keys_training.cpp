@@ -115,12 +115,15 @@ Section evaluation_keys() {
       .when_unset("logging_steps");
   s.add("eval_delay", &RunConfig::eval_delay, "Epochs or steps (as eval_strategy counts) before the first evaluation.")
       .range(0, kMaxCount);
-  s.add("eval_on_start", &RunConfig::eval_on_start, "Evaluate before the first step.");
-  s.add("load_best_model_at_end", &RunConfig::load_best_model_at_end, "End with the weights that evaluated best.");
-  s.add("metric_for_best_model", &RunConfig::metric_for_best_model, "The metric that decides.")
+  s.add("eval_on_start", &RunConfig::eval_on_start,
+        "Also evaluate before the first step. That evaluation is logged, but does not count for the best model.");
+  s.add("load_best_model_at_end", &RunConfig::load_best_model_at_end,
+        "End with the weights of the checkpoint that evaluated best; save_total_limit keeps it.");
+  s.add("metric_for_best_model", &RunConfig::metric_for_best_model,
+        "The metric that decides: loss, perplexity or accuracy.")
       .when_unset("loss, if load_best_model_at_end is set or the schedule is reduce_lr_on_plateau");
   s.add("greater_is_better", &RunConfig::greater_is_better, "Whether a higher metric is better.")
-      .when_unset("true unless the metric's name ends in loss");
+      .when_unset("true for accuracy; false for a loss, a perplexity or an error rate");
   s.add("early_stopping_patience", &RunConfig::early_stopping_patience,
         "Stop after so many evaluations without a better metric; 0 is never.")
       .range(0, kMaxCount);

@@ -113,8 +113,10 @@ DType resolve_dtype(const RunConfig& config, std::optional<DType> stored) {
 WatchedMetric best_metric(const RunConfig& config) {
   WatchedMetric metric;
   metric.name = config.metric_for_best_model.value_or("loss");
-  const bool is_loss = metric.name.size() >= 4 && metric.name.compare(metric.name.size() - 4, 4, "loss") == 0;
-  metric.greater_is_better = config.greater_is_better.value_or(!is_loss);
+  // Hugging Face knows only the first; a perplexity or an error rate that was made great would be an accident.
+  bool falls = false;
+  for (const char* ending : {"loss", "perplexity", "wer", "cer"}) falls = falls || metric.name.ends_with(ending);
+  metric.greater_is_better = config.greater_is_better.value_or(!falls);
   if (metric.name.rfind("eval_", 0) != 0) metric.name = "eval_" + metric.name;
   return metric;
 }

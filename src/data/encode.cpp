@@ -11,10 +11,12 @@ namespace convoy {
 std::string EncodeSettings::key() const {
   const auto quoted = [](const std::string& text) { return fmt::format("{}:{}", text.size(), text); };
   const std::string shown = chat_template ? fmt::format("template={:016x} ", chat_template->fingerprint()) : "";
-  return shown + fmt::format("chat={} parse={} last={} system={} today={} special={} eos={} parse_text={}",
-                             chat_format ? name_of(*chat_format) : "none", chat.parse_special, chat.last_turn_only,
-                             chat.default_system ? quoted(*chat.default_system) : "default", quoted(chat.today),
-                             add_special_tokens, append_eos, parse_special);
+  return shown +
+         fmt::format("chat={} parse={} last={} system={} today={} special={} eos={} parse_text={}",
+                     chat_format ? name_of(*chat_format) : "none", chat.parse_special, chat.last_turn_only,
+                     chat.default_system ? quoted(*chat.default_system) : "default", quoted(chat.today),
+                     add_special_tokens, append_eos, parse_special) +
+         (all_targets ? " all_targets" : "");
 }
 
 SampleEncoder::SampleEncoder(const Tokenizer& tokenizer, EncodeSettings settings)
@@ -52,6 +54,12 @@ EncodedSample SampleEncoder::encode_prompt(const Sample& sample) const {
 }
 
 EncodedSample SampleEncoder::encode(const Sample& sample) const {
+  EncodedSample encoded = encode_kind(sample);
+  if (settings_.all_targets) encoded.trained.assign(encoded.ids.size(), 1);
+  return encoded;
+}
+
+EncodedSample SampleEncoder::encode_kind(const Sample& sample) const {
   if (sample.kind == Sample::Kind::kMessages && template_) return template_->encode(sample.messages, sample.tools);
   if (sample.kind == Sample::Kind::kMessages && chat_) {
     if (!sample.tools.empty()) {

@@ -22,6 +22,9 @@ struct EncodeSettings {
   // Whether text that spells a special token becomes that token.
   bool parse_special = false;
 
+  // Every token is a target, those of prompts and of other roles too (evaluation of whole texts).
+  bool all_targets = false;
+
   // All settings in one line; equal exactly when the settings are.
   std::string key() const;
 };
@@ -39,6 +42,7 @@ class SampleEncoder {
   const EncodeSettings& settings() const { return settings_; }
 
  private:
+  EncodedSample encode_kind(const Sample& sample) const;
   std::vector<TokenId> text(std::string_view text, bool add_special) const;
   void drop_end(std::vector<TokenId>& ids) const;
   EncodedSample encode_text(const Sample& sample) const;

@@ -133,7 +133,9 @@ std::string_view name_of(RecomputeMode mode) {
 }
 
 void recompute(Graph& graph, const RecomputeOptions& options) {
-  if (options.mode != RecomputeMode::kNone) Recomputation(graph, options).run();
+  const bool nothing =
+      options.mode == RecomputeMode::kNone || (options.mode == RecomputeMode::kFit && options.steps == 0);
+  if (!nothing) Recomputation(graph, options).run();
   eliminate_dead_nodes(graph);
 }
 

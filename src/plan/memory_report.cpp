@@ -35,8 +35,23 @@ std::vector<Choice> with_options(const std::vector<Choice>& choices,
   return all;
 }
 
+std::vector<Choice> evaluation_choices(const TrainShape& now) {
+  std::vector<Choice> all = {{{}, now}};
+  std::vector<std::pair<std::string, std::function<void(TrainShape&)>>> options;
+  for (std::int64_t rows = now.eval_rows / 2; rows > 0; rows /= 2) {
+    options.emplace_back(fmt::format("--per_device_eval_batch_size {}", rows),
+                         [rows](TrainShape& s) { s.eval_rows = rows; });
+  }
+  all = with_options(all, options);
+  if (now.zero.world > 1 && now.zero.stage < 3)
+    all = with_options(all, {{"--zero_stage 3", [](TrainShape& s) { s.zero.stage = 3; }}});
+  if (now.dtype == DType::kF32) all = with_options(all, {{"--bf16", [](TrainShape& s) { s.dtype = DType::kBF16; }}});
+  return all;
+}
+
 // Every combination of the settings that could save memory.
 std::vector<Choice> choices_from(const TrainShape& now) {
+  if (!now.training) return evaluation_choices(now);
   std::vector<Choice> all = {{{}, now}};
   std::vector<std::pair<std::string, std::function<void(TrainShape&)>>> options;
   if (now.recompute == RecomputeMode::kNone) {
@@ -110,7 +125,8 @@ std::vector<Alternative> alternatives(const Model& model, const TrainShape& shap
   for (const Choice& choice : choices_from(shape)) {
     const ProgramSet set = make_programs(model, choice.shape, workspaces);
     const std::size_t total = set.sizes.total() + (beside ? beside(choice.shape, set) : 0);
-    const double flops = set.micro.cost().flops * static_cast<double>(choice.shape.accumulation);
+    const double flops = choice.shape.training ? set.micro.cost().flops * static_cast<double>(choice.shape.accumulation)
+                                               : set.eval->cost().flops / static_cast<double>(choice.shape.eval_rows);
     if (choice.changes.empty()) {
       flops_now = flops;
       total_now = total;

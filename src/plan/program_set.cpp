@@ -71,7 +71,7 @@ void add_parameters(const Model& model, const TrainShape& shape, Layout& layout)
     const DType wide = accumulation_dtype(shape.dtype);
     add_sharded(layout, Role::kWeight, parameter.name, {shape.dtype, parameter.shape}, shape.zero,
                 !shape.zero.shards_weight(numel));
-    if (!parameter.trainable) continue;
+    if (!parameter.trainable || !shape.training) continue;
     add_sharded(layout, Role::kGradient, parameter.name, {wide, parameter.shape}, shape.zero,
                 !shape.zero.shards_gradients());
     const TensorSpec state{wide, shape.zero.shards_state() ? Shape{owned_range(shape, numel).count} : parameter.shape};
@@ -81,7 +81,7 @@ void add_parameters(const Model& model, const TrainShape& shape, Layout& layout)
     if (shape.zero.world > 1 && shape.zero.one_bit)
       layout.add(Role::kMoment, error_name(parameter.name), {wide, parameter.shape});
   }
-  layout.add(Role::kBatch, kUpdateScalarsName, {DType::kF64, {kUpdateScalars}});
+  if (shape.training) layout.add(Role::kBatch, kUpdateScalarsName, {DType::kF64, {kUpdateScalars}});
 }
 
 // The parameters that the model looks rows up in.
@@ -404,22 +404,26 @@ std::vector<RecomputeStep> recompute_steps(const Model& model, const TrainShape&
 ProgramSet make_programs(const Model& model, const TrainShape& shape, const WorkspaceSizes& workspaces) {
   ProgramSet set;
   add_parameters(model, shape, set.layout);
-  const Graph micro = micro_graph(model, shape, false);
-  add_batch_inputs(micro, set.layout);
-  std::optional<Graph> accumulate, eval;
-  if (!shape.deterministic && shape.accumulation > 1 && !shape.zero.shards_gradients())
-    accumulate = micro_graph(model, shape, true);
+  std::optional<Graph> micro, accumulate, eval;
+  if (shape.training) {
+    micro = micro_graph(model, shape, false);
+    add_batch_inputs(*micro, set.layout);
+    if (!shape.deterministic && shape.accumulation > 1 && !shape.zero.shards_gradients())
+      accumulate = micro_graph(model, shape, true);
+  }
   if (shape.eval_rows > 0) {
     eval = forward_graph(model, graph_options(shape, GraphKind::kLoss, shape.eval_rows), shape.zero);
     add_batch_inputs(*eval, set.layout);
   }
-  set.micro = compile(micro, set.layout, workspaces, "micro-batch", {"statistics"});
+  if (micro) set.micro = compile(*micro, set.layout, workspaces, "micro-batch", {"statistics"});
   if (accumulate)
     set.micro_accumulate = compile(*accumulate, set.layout, workspaces, "micro-batch, accumulating", {"statistics"});
   if (eval) set.eval = compile(*eval, set.layout, workspaces, "evaluation", {"statistics"});
-  if (shape.zero.world > 1 && !shape.zero.shards_gradients())
-    set.reduce = compile(ReduceGraph(model, shape).build(), set.layout, workspaces, "reduce", {});
-  set.update = compile(UpdateGraph(model, shape).build(), set.layout, workspaces, "update", {"norm"});
+  if (shape.training) {
+    if (shape.zero.world > 1 && !shape.zero.shards_gradients())
+      set.reduce = compile(ReduceGraph(model, shape).build(), set.layout, workspaces, "reduce", {});
+    set.update = compile(UpdateGraph(model, shape).build(), set.layout, workspaces, "update", {"norm"});
+  }
 
   take_persistent(set.sizes, set.layout);
   for (const Role role : {Role::kMaster, Role::kMoment})

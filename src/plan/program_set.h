@@ -16,6 +16,7 @@ struct TrainShape {
   std::int64_t seq = 1;           // tokens of a sequence
   std::int64_t accumulation = 1;  // micro-batches of this rank in a global step
   std::int64_t eval_rows = 0;     // sequences of an evaluation batch; 0 = no evaluation
+  bool training = true;           // false: evaluation alone, with neither gradients nor optimizer state
   DType dtype = DType::kF32;
   RecomputeMode recompute = RecomputeMode::kNone;
   std::int64_t recompute_steps = 0;  // of RecomputeMode::kFit: see plan/fit_recompute.h
@@ -74,6 +75,7 @@ OwnedRange owned_range(const TrainShape& shape, std::int64_t numel);
 
 struct ProgramSet {
   Layout layout;
+  // Empty where only evaluation is planned: micro, update.
   Program micro;                            // forward and backward pass of one micro-batch, setting the gradients
   std::optional<Program> micro_accumulate;  // the same, adding to them; only when not deterministic and accumulating
   std::optional<Program> eval;              // forward pass and loss, without dropout

@@ -31,23 +31,16 @@ Engine::Engine(Device& device, const Model& model, const TrainShape& shape, Comm
   const auto prepare = [&](const Program& program) {
     return std::make_unique<Executor>(device, program, arenas_, communicator);
   };
-  micro_ = prepare(programs_.micro);
+  if (shape.training) micro_ = prepare(programs_.micro);
   if (programs_.micro_accumulate) micro_accumulate_ = prepare(*programs_.micro_accumulate);
   if (programs_.eval) eval_ = prepare(*programs_.eval);
   if (programs_.reduce) reduce_ = prepare(*programs_.reduce);
-  update_ = prepare(programs_.update);
-  const DType wide = accumulation_dtype(shape.dtype);
-  const TensorSpec flat{
-      wide,
-      {static_cast<std::int64_t>(programs_.sizes.bytes[static_cast<std::size_t>(Role::kGradient)] / size_of(wide))}};
-  const TensorSpec* inputs[] = {&flat, &flat};
-  add_gradients_ = device.prepare(AccumulateGradients{}, inputs, std::span(&flat, 1));
-  partial_sums_.reserve(programs_.sizes.gradient_slots + 1);
+  if (shape.training) prepare_update();
   statistics_ = device.allocate_host(kMostStarted * kStatisticsBytes);
   started_.reserve(kMostStarted);
   losses_.reserve(kMostStarted);
   // What is shorter is the beginning of what is longer.
-  const std::int64_t rows = std::max(shape.rows, shape.eval_rows);
+  const std::int64_t rows = std::max(shape.training ? shape.rows : 0, shape.eval_rows);
   for (const BatchConstant& each : model.constants(graph_options(shape, GraphKind::kTrain, rows)))
     put(each.name.c_str(), each.bytes);
   for (const Slot& slot : programs_.layout.slots(Role::kBatch)) {
@@ -66,6 +59,17 @@ void Engine::put_row_keys(std::span<const std::uint64_t> token_keys) {
       keys[i] = row_key(token_keys[i / each * static_cast<std::size_t>(shape_.seq)], static_cast<std::int64_t>(i % each));
     put(name.c_str(), std::as_bytes(std::span(keys)));
   }
+}
+
+void Engine::prepare_update() {
+  update_ = std::make_unique<Executor>(device_, programs_.update, arenas_, communicator_);
+  const DType wide = accumulation_dtype(shape_.dtype);
+  const TensorSpec flat{
+      wide,
+      {static_cast<std::int64_t>(programs_.sizes.bytes[static_cast<std::size_t>(Role::kGradient)] / size_of(wide))}};
+  const TensorSpec* inputs[] = {&flat, &flat};
+  add_gradients_ = device_.prepare(AccumulateGradients{}, inputs, std::span(&flat, 1));
+  partial_sums_.reserve(programs_.sizes.gradient_slots + 1);
 }
 
 std::byte* Engine::address(Role role, const std::string& name) const {
@@ -190,6 +194,7 @@ LossTotals Engine::micro_step(const BatchView& batch, double scale) {
 }
 
 void Engine::start_micro_step(const BatchView& batch, double scale) {
+  check(micro_ != nullptr, "no training was planned");
   copy_batch(batch);
   put(batch_input::kTokenKeys, std::as_bytes(batch.token_keys));
   put_row_keys(batch.token_keys);

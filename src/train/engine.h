@@ -1,4 +1,4 @@
-// The training step of one rank: arenas, prepared programs, and the sum over micro-batches.
+// The training step of one rank, or its evaluation alone: arenas, prepared programs, and the sum over micro-batches.
 #pragma once
 
 #include <memory>
@@ -73,6 +73,7 @@ class Engine {
   std::size_t eval_high_water() const { return eval_ ? eval_->high_water(Role::kActivation) : 0; }
 
  private:
+  void prepare_update();
   void put(const char* name, std::span<const std::byte> bytes);
   void copy_batch(const BatchView& batch);
   void put_row_keys(std::span<const std::uint64_t> token_keys);

@@ -57,4 +57,11 @@ StepSums sum_over_ranks(Communicator* communicator, const std::vector<LossTotals
   return sums;
 }
 
+std::vector<double> sum_over_ranks(Communicator* communicator, const std::vector<double>& mine) {
+  const std::vector<double> all = gathered(communicator, mine);
+  std::vector<double> sums(mine.size(), 0.0);
+  for (std::size_t i = 0; i < all.size(); ++i) sums[i % mine.size()] += all[i];
+  return sums;
+}
+
 }  // namespace convoy

@@ -29,4 +29,7 @@ struct StepSums {
 StepSums sum_over_ranks(Communicator* communicator, const std::vector<LossTotals>& local, std::int64_t period,
                         const RankReport& report = {});
 
+// The sum of each number over the ranks, in their order. All ranks must call with as many.
+std::vector<double> sum_over_ranks(Communicator* communicator, const std::vector<double>& mine);
+
 }  // namespace convoy

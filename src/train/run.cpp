@@ -4,12 +4,10 @@
 
 #include <chrono>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
-#include "base/parallel.h"
 #include "checkpoint/output_lock.h"
 #include "config/resolve.h"
 #include "models/freeze.h"
@@ -28,31 +26,6 @@
 
 namespace convoy {
 namespace {
-
-void apply_process_settings(const RunConfig& config, int rank, int ranks) {
-  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  set_threads(config.threads == 0 && ranks > 1 ? std::max(1, cores / ranks) : static_cast<int>(config.threads));
-  if (rank > 0) {  // the first rank speaks for all
-    set_log_level(LogLevel::kWarning);
-    return;
-  }
-  switch (config.log_level) {
-    case Verbosity::kDebug:
-      set_log_level(LogLevel::kDebug);
-      break;
-    case Verbosity::kInfo:
-      set_log_level(LogLevel::kInfo);
-      break;
-    case Verbosity::kWarning:
-      set_log_level(LogLevel::kWarning);
-      break;
-    case Verbosity::kError:
-      set_log_level(LogLevel::kError);
-      break;
-  }
-  for (const std::string& warning : config.warnings) log_warning("{}", warning);
-  for (const std::string& note : config.notes) log_info("{}", note);
-}
 
 struct Counts {
   std::int64_t per_epoch, total, warmup;

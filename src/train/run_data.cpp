@@ -131,59 +131,117 @@ bool evaluates(const RunConfig& config) {
   return !config.validation_files.empty() || config.validation_split > 0;
 }
 
-RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, std::int64_t vocab, const TrainShape& shape,
-                  Communicator& communicator, const ModelSource* hears) {
-  if (tokenizer.vocab_size() > vocab) {
+namespace {
+
+// Opens the files of a key, as tokens or as recordings.
+class DataOpener {
+ public:
+  DataOpener(const RunConfig& config, const Tokenizer& tokenizer, std::int64_t vocab, const TrainShape& shape,
+             const ModelSource* hears)
+      : config_(config), tokenizer_(tokenizer), shape_(shape), hears_(hears) {
+    if (tokenizer.vocab_size() <= vocab) return;
     throw usage_error(
         fmt::format("the tokenizer has {} tokens, the model's vocabulary {}", tokenizer.vocab_size(), vocab))
         .at(config.source_of("tokenizer"))
         .mend("use the tokenizer that belongs to the model, or give a from-scratch model as large a vocab_size");
   }
-  std::optional<SampleEncoder> encoder;
-  if (hears == nullptr) encoder.emplace(tokenizer, encode_settings(config, tokenizer));
-  const auto open = [&](const std::string& key, std::shared_ptr<const SpeechSource>& speech) {
-    if (encoder) return load_or_tokenize(cache_folder(config), source_options(config, key), *encoder);
-    SpeechData opened = open_speech(config, key, tokenizer, *hears, shape);
+  // `folder`: of the cache; none keeps the tokens in memory.
+  void make_encoder(std::optional<std::filesystem::path> folder, bool all_targets) {
+    folder_ = std::move(folder);
+    if (hears_ != nullptr) return;
+    EncodeSettings settings = encode_settings(config_, tokenizer_);
+    settings.all_targets = all_targets;
+    encoder_.emplace(tokenizer_, std::move(settings));
+  }
+  std::shared_ptr<const TokenData> open(const std::string& key, std::shared_ptr<const SpeechSource>& speech) const {
+    if (encoder_ && folder_) return load_or_tokenize(*folder_, source_options(config_, key), *encoder_);
+    if (encoder_) return tokenize_to_memory(source_options(config_, key), *encoder_);
+    SpeechData opened = open_speech(config_, key, tokenizer_, *hears_, shape_);
     speech = std::move(opened.source);
     return opened.tokens;
-  };
-  RunData data;
-  const bool first = communicator.rank() == 0;
-  if (!first) communicator.barrier();
-  data.train = open("train_files", data.train_speech);
-  log_info("training data: {}", data.train->report().text());
-  const auto seed = static_cast<std::uint64_t>(config.seed);
-  if (!config.validation_files.empty()) {
-    data.validation = open("validation_files", data.validation_speech);
-    if (first) communicator.barrier();
-    log_info("validation data: {}", data.validation->report().text());
-    data.train_documents = all_documents(data.train->documents());
-    data.validation_documents = all_documents(data.validation->documents());
-  } else {
-    if (first) communicator.barrier();
-    SplitOptions split;
-    split.validation_count = validation_count(config, data.train->documents());
-    split.seed = seed;
-    Split parts = split_documents(data.train->documents(), split);
-    data.train_documents = std::move(parts.train);
-    data.validation_documents = std::move(parts.validation);
-    if (!data.validation_documents.empty()) {
-      data.validation = data.train;
-      data.validation_speech = data.train_speech;
-    }
   }
+
+ private:
+  const RunConfig& config_;
+  const Tokenizer& tokenizer_;
+  const TrainShape& shape_;
+  const ModelSource* hears_;
+  std::optional<std::filesystem::path> folder_;
+  std::optional<SampleEncoder> encoder_;
+};
+
+void split_off(const RunConfig& config, RunData& data) {
+  SplitOptions split;
+  split.validation_count = validation_count(config, data.train->documents());
+  split.seed = static_cast<std::uint64_t>(config.seed);
+  Split parts = split_documents(data.train->documents(), split);
+  data.train_documents = std::move(parts.train);
+  data.validation_documents = std::move(parts.validation);
+  if (data.validation_documents.empty()) return;
+  data.validation = data.train;
+  data.validation_speech = data.train_speech;
+}
+
+void set_rows(const RunConfig& config, const TrainShape& shape, bool hears, RunData& data) {
   data.rows.row_length = shape.seq;
-  data.rows.mode = hears != nullptr ? RowMode::kPad : row_mode(config.packing);
+  data.rows.mode = hears ? RowMode::kPad : row_mode(config.packing);
   data.rows.overlong = config.too_long == TooLong::kSplit ? Overlong::kSplit : Overlong::kTruncate;
   data.loading.rows = config.per_device_train_batch_size;
   data.loading.accumulation = shape.accumulation;
   data.loading.world = shape.zero.world;
   data.loading.rank = shape.zero.rank;
   data.loading.period = shape.reduce_period();
-  data.loading.seed = config.data_seed ? static_cast<std::uint64_t>(*config.data_seed) : seed;
+  data.loading.seed = static_cast<std::uint64_t>(config.data_seed.value_or(config.seed));
   data.loading.shuffle = config.train_sampling_strategy == SampleOrder::kRandom;
   data.loading.drop_last = config.dataloader_drop_last;
   data.eval_rows = config.per_device_eval_batch_size;
+}
+
+}  // namespace
+
+RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, std::int64_t vocab, const TrainShape& shape,
+                  Communicator& communicator, const ModelSource* hears) {
+  DataOpener opener(config, tokenizer, vocab, shape, hears);
+  opener.make_encoder(cache_folder(config), false);
+  RunData data;
+  const bool first = communicator.rank() == 0;
+  if (!first) communicator.barrier();
+  data.train = opener.open("train_files", data.train_speech);
+  log_info("training data: {}", data.train->report().text());
+  if (!config.validation_files.empty()) {
+    data.validation = opener.open("validation_files", data.validation_speech);
+    if (first) communicator.barrier();
+    log_info("validation data: {}", data.validation->report().text());
+    data.train_documents = all_documents(data.train->documents());
+    data.validation_documents = all_documents(data.validation->documents());
+  } else {
+    if (first) communicator.barrier();
+    split_off(config, data);
+  }
+  set_rows(config, shape, hears != nullptr, data);
+  return data;
+}
+
+RunData open_evaluation_data(const RunConfig& config, const Tokenizer& tokenizer, std::int64_t vocab,
+                             const TrainShape& shape, bool all_targets, Communicator& communicator,
+                             const ModelSource* hears) {
+  DataOpener opener(config, tokenizer, vocab, shape, hears);
+  std::optional<std::filesystem::path> folder;
+  if (config.cache_dir) folder = *config.cache_dir;
+  opener.make_encoder(folder, all_targets);
+  RunData data;
+  const bool first = communicator.rank() == 0;
+  if (folder && !first) communicator.barrier();
+  if (!config.validation_files.empty()) {
+    data.validation = opener.open("validation_files", data.validation_speech);
+    data.validation_documents = all_documents(data.validation->documents());
+  } else {
+    data.train = opener.open("train_files", data.train_speech);
+    split_off(config, data);
+  }
+  if (folder && first) communicator.barrier();
+  log_info("data: {}", (data.validation ? data.validation : data.train)->report().text());
+  set_rows(config, shape, hears != nullptr, data);
   return data;
 }
 
@@ -204,9 +262,10 @@ std::unique_ptr<Loader> RunData::validation_loader(const Cursor& start) const {
 
 std::string RunData::fingerprint() const {
   Hasher hasher;
-  hasher.add(fmt::format("{:016x} {} {} {} {} {} {}", train->key(), rows.row_length, name_of(rows.mode),
+  const TokenData& data = train ? *train : *validation;
+  hasher.add(fmt::format("{:016x} {} {} {} {} {} {}", data.key(), rows.row_length, name_of(rows.mode),
                          name_of(rows.overlong), rows.window, loading.shuffle, loading.drop_last));
-  hasher.add(std::as_bytes(std::span(train_documents)));
+  hasher.add(std::as_bytes(std::span(train ? train_documents : validation_documents)));
   return hex64(hasher.value());
 }
 

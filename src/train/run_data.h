@@ -14,7 +14,7 @@
 namespace convoy {
 
 struct RunData {
-  std::shared_ptr<const TokenData> train, validation;  // validation may be the same object, or null
+  std::shared_ptr<const TokenData> train, validation;  // may be one object, or null
   std::vector<DocumentId> train_documents, validation_documents;
   RowOptions rows;
   LoaderOptions loading;
@@ -35,6 +35,12 @@ struct RunData {
 // manifests of recordings for this model.
 RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, std::int64_t vocab, const TrainShape& shape,
                   Communicator& communicator, const ModelSource* hears = nullptr);
+
+// Only what is evaluated: validation_files, or what validation_split sets aside of train_files. Kept in no cache unless
+// cache_dir is given. `all_targets`: every token counts, not only those that training would learn.
+RunData open_evaluation_data(const RunConfig& config, const Tokenizer& tokenizer, std::int64_t vocab,
+                             const TrainShape& shape, bool all_targets, Communicator& communicator,
+                             const ModelSource* hears = nullptr);
 
 // Whether the run evaluates, from its settings alone.
 bool evaluates(const RunConfig& config);

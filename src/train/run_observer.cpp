@@ -63,6 +63,7 @@ void RunObserver::resume(const std::filesystem::path& checkpoint) {
   state_.best_global_step = before.best_global_step;
   state_.best_metric = before.best_metric;
   state_.best_model_checkpoint = before.best_model_checkpoint;
+  state_.early_stopping = before.early_stopping;
   state_.total_flos = before.total_flos;
 }
 
@@ -164,23 +165,30 @@ void RunObserver::on_evaluation(const EvaluationResult& result) {
        {"eval_accuracy", result.accuracy},
        {"eval_targets", result.targets},
        {"eval_runtime", result.seconds},
+       {"eval_samples_per_second", static_cast<double>(result.samples) / result.seconds},
+       {"eval_steps_per_second", static_cast<double>(result.batches) / result.seconds},
        {"epoch", result.epoch}},
       result.step);
   progress_->message(fmt::format(
       "evaluation at step {}: loss {:.4f}  perplexity {:.2f}  accuracy {:.1f}%  ({:.1f} s){}", result.step, result.loss,
       std::exp(result.loss), 100 * result.accuracy, result.seconds, result.best ? "  best so far" : ""));
+  if (config_.early_stopping_patience > 0) {
+    state_.early_stopping = TrainerState::EarlyStopping{config_.early_stopping_patience, result.without_progress,
+                                                        config_.early_stopping_threshold};
+  }
   if (!result.best) return;
   state_.best_global_step = result.step;
-  state_.best_metric = config_.metric_for_best_model.value_or("loss").find("accuracy") != std::string::npos
-                           ? result.accuracy
-                           : result.loss;
+  state_.best_metric = result.watched;
+}
+
+void RunObserver::on_best_checkpoint(const std::filesystem::path& folder) {
+  state_.best_model_checkpoint = folder.string();
 }
 
 void RunObserver::on_checkpoint(std::int64_t step, const std::filesystem::path& folder, double seconds_taken,
                                 double stall) {
   progress_->message(fmt::format("checkpoint of step {}: {} ({:.1f} s, training stood still for {:.2f} s)", step,
                                  folder.string(), seconds_taken, stall));
-  if (state_.best_global_step == step) state_.best_model_checkpoint = folder.string();
 }
 
 std::string RunObserver::trainer_state(std::int64_t step, double epoch) {

@@ -40,6 +40,7 @@ class RunObserver final : public TrainingObserver {
   void resume(const std::filesystem::path& checkpoint);
   void on_step(const StepResult& result) override;
   void on_evaluation(const EvaluationResult& result) override;
+  void on_best_checkpoint(const std::filesystem::path& folder) override;
   void on_checkpoint(std::int64_t step, const std::filesystem::path& folder, double seconds, double stall) override;
   std::string trainer_state(std::int64_t step, double epoch) override;
   // The summary at the end of the run; writes trainer_state.json into output_dir.

@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "base/parallel.h"
 #include "config/resolve.h"
 #include "models/freeze.h"
 #include "models/name_pattern.h"
@@ -141,7 +144,7 @@ void choose_trained(const RunConfig& config, ModelSource& source) {
 
 }  // namespace
 
-ModelSource open_model(const RunConfig& config) {
+ModelSource open_model(const RunConfig& config, bool training) {
   ModelSource source;
   const ModelOptions options{config.rope_theta.value_or(0), config.train_pad_row, config.freeze_encoder};
   if (config.from_scratch) {
@@ -159,7 +162,7 @@ ModelSource open_model(const RunConfig& config) {
   source.where = (source.folder->folder() / "config.json").string();
   source.model = make_model(*source.config, source.where, options);
   source.stored = stored_dtype(match_folder(*source.model, *source.folder));
-  source.dtype = resolve_dtype(config, source.stored);
+  source.dtype = training || config.dtype ? resolve_dtype(config, source.stored) : source.stored;
   choose_trained(config, source);
   return source;
 }
@@ -238,6 +241,20 @@ TrainShape train_shape(const RunConfig& config, const ModelSource& source, bool 
   return shape;
 }
 
+TrainShape evaluation_shape(const RunConfig& config, const ModelSource& source, int rank, int ranks) {
+  RunConfig alone = config;  // what concerns gradients and optimizer has no meaning here
+  alone.gradient_compression = GradientCompression::kNone;
+  alone.offload_optimizer = OffloadDevice::kNone;
+  TrainShape shape = train_shape(alone, source, true, rank, ranks);
+  shape.training = false;
+  shape.rows = shape.eval_rows;
+  shape.accumulation = 1;
+  shape.loss = {};
+  shape.loss.chunk_rows = std::min(config.loss_chunk_rows, shape.eval_tokens());
+  if (shape.zero.stage < 3) shape.zero.stage = 0;
+  return shape;
+}
+
 std::filesystem::path tokenizer_path(const RunConfig& config) {
   if (config.tokenizer) return *config.tokenizer;
   if (config.model) return *config.model;
@@ -251,6 +268,31 @@ MemoryLimit memory_limit(const RunConfig& config, int ranks, const Device& devic
   if (own) limit.host = of_host;
   if (config.memory_limit > 0) limit.device = static_cast<std::size_t>(config.memory_limit);
   return limit;
+}
+
+void apply_process_settings(const RunConfig& config, int rank, int ranks) {
+  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  set_threads(config.threads == 0 && ranks > 1 ? std::max(1, cores / ranks) : static_cast<int>(config.threads));
+  if (rank > 0) {  // the first rank speaks for all
+    set_log_level(LogLevel::kWarning);
+    return;
+  }
+  switch (config.log_level) {
+    case Verbosity::kDebug:
+      set_log_level(LogLevel::kDebug);
+      break;
+    case Verbosity::kInfo:
+      set_log_level(LogLevel::kInfo);
+      break;
+    case Verbosity::kWarning:
+      set_log_level(LogLevel::kWarning);
+      break;
+    case Verbosity::kError:
+      set_log_level(LogLevel::kError);
+      break;
+  }
+  for (const std::string& warning : config.warnings) log_warning("{}", warning);
+  for (const std::string& note : config.notes) log_info("{}", note);
 }
 
 }  // namespace convoy

@@ -26,13 +26,16 @@ struct ModelSource {
   std::filesystem::path adapter_from;
 };
 
-// Reads config.json, and of the weights only their headers. Throws usage and data errors.
-ModelSource open_model(const RunConfig& config);
+// Reads config.json, and of the weights only their headers. Throws usage and data errors. Without `training`, the dtype
+// may be any that weights are stored in.
+ModelSource open_model(const RunConfig& config, bool training = true);
 
 // Tokens of a row: seq_length, or what the model takes, at most 1024.
 std::int64_t sequence_length(const RunConfig& config, const Model& model);
 
 TrainShape train_shape(const RunConfig& config, const ModelSource& source, bool evaluates, int rank, int ranks);
+// Of evaluation alone. Its loss is the plain one: no label smoothing, no z-loss.
+TrainShape evaluation_shape(const RunConfig& config, const ModelSource& source, int rank, int ranks);
 
 // The folder or file of the tokenizer: `tokenizer`, else the model folder. Throws a usage error without either.
 std::filesystem::path tokenizer_path(const RunConfig& config);
@@ -40,5 +43,8 @@ std::filesystem::path tokenizer_path(const RunConfig& config);
 // Bytes that one rank may take: memory_limit, or its share of what the device has; and its share of the host's memory
 // where the device has its own.
 MemoryLimit memory_limit(const RunConfig& config, int ranks, const Device& device);
+
+// Threads, log level and the configuration's warnings and notes, for one rank's process.
+void apply_process_settings(const RunConfig& config, int rank, int ranks);
 
 }  // namespace convoy

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "train/evaluation.h"
 
 namespace convoy {
 namespace {
@@ -18,11 +19,6 @@ constexpr std::int64_t kTracedSteps = 5;
 std::atomic<int> stop_signal = 0;
 void remember_signal(int number) {
   stop_signal = number;
-}
-
-BatchView view(const Batch& batch) {
-  return {batch.input_ids,  batch.targets,        batch.positions, batch.seq_start,
-          batch.token_keys, batch.audio_features, batch.audio_rows};
 }
 
 class Stopwatch {
@@ -100,6 +96,13 @@ void Trainer::resume(const std::filesystem::path& checkpoint) {
                        state_.plateau->cooldown});
   }
   if (scaler_ && state_.loss_scale) scaler_->restore(*state_.loss_scale);
+  if (state_.best && state_.best->name != options_.best_metric) {
+    log_warning("the checkpoint's best model is by {}, this run watches {}: the best is looked for anew",
+                state_.best->name, options_.best_metric);
+    state_.best.reset();
+    state_.best_saved.reset();
+    state_.counters.erase("evaluations_without_progress");
+  }
   state_.convoy_version = options_.version;
   saved_at_ = state_.step;
 }
@@ -189,38 +192,53 @@ EvaluationResult Trainer::evaluate() {
   check(evaluation_ != nullptr, "no evaluation data");
   const Stopwatch watch;
   const std::unique_ptr<Loader> loader = evaluation_({});
-  while (std::optional<Step> step = loader->next()) {
-    for (const Batch& batch : step->micro_batches) engine_.start_evaluate(view(batch));
-  }
-  const LossTotals totals = sum_over_ranks(communicator_, engine_.take_losses(), 1).totals;
+  const EvaluationSums sums = evaluate_all(engine_, *loader, communicator_);
   EvaluationResult report;
   report.step = state_.step;
   report.epoch = epoch_position();
-  report.loss = totals.mean();
-  report.accuracy = totals.targets > 0 ? totals.correct / totals.targets : 0;
-  report.targets = static_cast<std::int64_t>(totals.targets);
+  report.loss = sums.loss();
+  report.accuracy = sums.accuracy();
+  report.targets = static_cast<std::int64_t>(sums.totals.targets);
+  report.samples = sums.samples;
+  report.batches = sums.batches;
   report.seconds = watch.seconds();
   return report;
 }
 
-void Trainer::evaluate_now() {
+bool Trainer::is_better(double value, const std::optional<BestMetric>& than, double by) const {
+  if (std::isnan(value)) return false;
+  if (!than || std::isnan(than->value)) return true;
+  return (options_.greater_is_better ? value - than->value : than->value - value) > by;
+}
+
+void Trainer::evaluate_now(bool counts) {
   EvaluationResult report = evaluate();
-  const double value = options_.best_metric == "eval_accuracy"     ? report.accuracy
-                       : options_.best_metric == "eval_perplexity" ? std::exp(report.loss)
-                                                                   : report.loss;
-  const double sign = options_.greater_is_better ? 1.0 : -1.0;
-  report.best = !state_.best || sign * (value - state_.best->value) > 0;
-  const bool progress = !state_.best || sign * (value - state_.best->value) > options_.early_stopping_threshold;
+  report.watched = options_.best_metric == "eval_accuracy"     ? report.accuracy
+                   : options_.best_metric == "eval_perplexity" ? std::exp(report.loss)
+                                                               : report.loss;
+  if (!counts) return observer_.on_evaluation(report);
+  const bool progress = is_better(report.watched, state_.best, options_.early_stopping_threshold);
+  report.best = is_better(report.watched, state_.best);
   evaluations_without_progress_ = progress ? 0 : evaluations_without_progress_ + 1;
+  report.without_progress = evaluations_without_progress_;
   state_.counters["evaluations_without_progress"] = evaluations_without_progress_;
-  if (report.best) state_.best = BestMetric{options_.best_metric, value, state_.step};
+  latest_ = BestMetric{options_.best_metric, report.watched, state_.step};
+  if (report.best) state_.best = latest_;
   if (plateau_) {
-    if (plateau_->observe(value))
+    if (plateau_->observe(report.watched))
       log_info("step {}: the learning rate falls to {:.3g}", state_.step, plateau_->learning_rate());
     const PlateauState::Memory& memory = plateau_->memory();
     state_.plateau = PlateauMemory{memory.learning_rate, memory.best, memory.bad_evaluations, memory.cooldown_left};
   }
   observer_.on_evaluation(report);
+}
+
+// Hugging Face counts the delay as the strategy does: in epochs or in steps.
+bool Trainer::evaluation_due(bool last) const {
+  if (evaluation_ == nullptr) return false;
+  if (options_.eval_each_epoch) return (epoch_ended_ || last) && epoch_position() >= options_.eval_delay;
+  return options_.eval_every > 0 && state_.step % options_.eval_every == 0 &&
+         static_cast<double>(state_.step) >= options_.eval_delay;
 }
 
 bool Trainer::should_stop_early() const {
@@ -261,6 +279,10 @@ void Trainer::finish_save(bool wait) {
 void Trainer::save_now() {
   if (saved_at_ == state_.step) return;
   finish_save(true);
+  if (latest_ && latest_->step == state_.step && is_better(latest_->value, state_.best_saved)) {
+    state_.best_saved = latest_;
+    observer_.on_best_checkpoint(store_.output_dir() / fmt::format("checkpoint-{}", state_.step));
+  }
   const CheckpointContent content{engine_,
                                   source_,
                                   weights_,
@@ -269,15 +291,15 @@ void Trainer::save_now() {
                                   observer_.trainer_state(state_.step, epoch_position()),
                                   options_.save_only_model};
   best_at_save_.reset();
-  if (options_.keep_best && state_.best) best_at_save_ = state_.best->step;
+  if (options_.keep_best && state_.best_saved) best_at_save_ = state_.best_saved->step;
   saver_.start(state_.step, content);
   saved_at_ = state_.step;
   if (!options_.save_beside) finish_save(true);
 }
 
 std::optional<std::filesystem::path> Trainer::best_checkpoint() const {
-  if (!state_.best) return std::nullopt;
-  const std::filesystem::path folder = store_.output_dir() / fmt::format("checkpoint-{}", state_.best->step);
+  if (!state_.best_saved) return std::nullopt;
+  const std::filesystem::path folder = store_.output_dir() / fmt::format("checkpoint-{}", state_.best_saved->step);
   if (!std::filesystem::is_directory(folder)) return std::nullopt;
   return folder;
 }
@@ -289,7 +311,7 @@ int Trainer::run() {
   }
   state_.data.fingerprint = options_.data_fingerprint;
   loader_ = training_({state_.data.epoch, state_.data.position, state_.data.samples_seen});
-  if (options_.eval_first && evaluation_ != nullptr && state_.step == 0) evaluate_now();
+  if (options_.eval_first && evaluation_ != nullptr && state_.step == 0) evaluate_now(false);
   start_trace();
   engine_.set_timing(options_.timing);
   const std::int64_t traced_to = state_.step + kTracedSteps;
@@ -304,8 +326,7 @@ int Trainer::run() {
       return (every > 0 && state_.step % every == 0) || (each_epoch && (epoch_ended_ || last));
     };
     bool new_best = false;
-    if (evaluation_ != nullptr && due(options_.eval_every, options_.eval_each_epoch) &&
-        static_cast<double>(state_.step) >= options_.eval_delay) {
+    if (evaluation_due(last)) {
       evaluate_now();
       new_best = state_.best && state_.best->step == state_.step;
     }

@@ -42,8 +42,11 @@ struct EvaluationResult {
   double loss = 0;
   double accuracy = 0;
   std::int64_t targets = 0;
+  std::int64_t samples = 0, batches = 0;  // documents; batches of one rank
   double seconds = 0;
-  bool best = false;  // the best so far
+  bool best = false;                  // the best so far
+  double watched = 0;                 // the value of the metric that decides
+  std::int64_t without_progress = 0;  // evaluations in a row, for early stopping
 };
 
 // Hears of the run's events, in the training thread.
@@ -55,6 +58,8 @@ class TrainingObserver {
   // `stall`: how long training stood still for it; it was written in `seconds`.
   virtual void on_checkpoint(std::int64_t /*step*/, const std::filesystem::path& /*folder*/, double /*seconds*/,
                              double /*stall*/) {}
+  // The checkpoint of this name, which is about to be written, is the best of those saved.
+  virtual void on_best_checkpoint(const std::filesystem::path& /*folder*/) {}
   // The text of trainer_state.json for a checkpoint made now.
   virtual std::string trainer_state(std::int64_t /*step*/, double /*epoch*/) { return {}; }
 };
@@ -65,7 +70,7 @@ struct TrainerOptions {
   std::int64_t eval_every = 0;  // steps; 0 = never (but at the end of an epoch where eval_each_epoch)
   std::int64_t save_every = 0;
   bool eval_each_epoch = false, save_each_epoch = false, save_best = false, eval_first = false;
-  double eval_delay = 0;
+  double eval_delay = 0;             // epochs where eval_each_epoch, else steps
   bool micro_batch_average = false;  // loss_average: micro_batch
   bool keep_best = false;            // load_best_model_at_end
   bool greater_is_better = false;
@@ -106,7 +111,10 @@ class Trainer {
  private:
   StepResult train_step();
   void check_numbers(const StepResult& report);
-  void evaluate_now();
+  // `counts`: for the best model, early stopping and the learning rate.
+  void evaluate_now(bool counts = true);
+  bool is_better(double value, const std::optional<BestMetric>& than, double by = 0) const;
+  bool evaluation_due(bool last) const;
   void save_now();
   void finish_save(bool wait);
   void start_trace();
@@ -136,6 +144,7 @@ class Trainer {
   std::int64_t skipped_in_a_row_ = 0;
   std::int64_t evaluations_without_progress_ = 0;
   std::int64_t saved_at_ = -1;
+  std::optional<BestMetric> latest_;          // evaluation
   std::optional<std::int64_t> best_at_save_;  // the best step when the checkpoint under way was started
 };
 

@@ -31,6 +31,7 @@ TrainingState full_state() {
   state.loss_scale = LossScaleState{65536, 1200, 700, 2};
   state.plateau = PlateauMemory{0.01, 1.0 / 3, 4, 1};
   state.best = BestMetric{"eval_loss", 0.1 + 0.2, 1000};
+  state.best_saved = BestMetric{"eval_loss", 0.5, 900};
   return state;
 }
 
@@ -53,7 +54,7 @@ TEST(TrainingState, KeepsNumbersThatAreNotFinite) {
 
 TEST(TrainingState, EveryKeyIsNeededAndNoOtherIsKnown) {
   const Json whole = to_json(full_state());
-  const std::vector<std::string> objects = {"", "data", "loss_scale", "plateau", "best"};
+  const std::vector<std::string> objects = {"", "data", "loss_scale", "plateau", "best", "best_saved"};
   for (const std::string& object : objects) {
     const Json inner = object.empty() ? whole : whole[object];
     for (const auto& [key, value] : inner.items()) {

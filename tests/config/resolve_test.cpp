@@ -70,6 +70,11 @@ TEST(Resolve, BestMetric) {
   EXPECT_TRUE(best_metric(config).greater_is_better);
   config.greater_is_better = false;
   EXPECT_FALSE(best_metric(config).greater_is_better);
+  config.greater_is_better.reset();
+  for (const char* falls : {"perplexity", "eval_perplexity", "eval_wer", "cer", "eval_loss"}) {
+    config.metric_for_best_model = falls;
+    EXPECT_FALSE(best_metric(config).greater_is_better) << falls;
+  }
 }
 
 TEST(Resolve, ValidationCount) {

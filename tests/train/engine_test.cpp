@@ -268,5 +268,37 @@ TEST_P(Families, PlannedBytesEqualTheHighWaterMark) {
   }
 }
 
+TEST_P(Families, EvaluationAloneGivesTheSameLossInLessMemory) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    TrainShape shape = small_shape();
+    shape.dtype = dtype;
+    shape.eval_rows = 2;
+    testing::set_audio(GetParam(), shape);
+    TrainShape alone = shape;
+    alone.training = false;
+    const auto model = make_model(tiny_config(GetParam()), "test");
+    const auto batch = random_batch(2, shape.seq, kVocab);
+    const std::unique_ptr<Device> training_device = testing::test_device();
+    Engine training(*training_device, *model, shape);
+    training.store().initialize(5);
+    const std::unique_ptr<Device> device = testing::test_device();
+    Engine evaluating(*device, *model, alone);
+    evaluating.store().initialize(5);
+    const LossTotals expected = training.evaluate(batch.view());
+    const LossTotals got = evaluating.evaluate(batch.view());
+    EXPECT_EQ(got.loss_sum, expected.loss_sum);
+    EXPECT_EQ(got.targets, expected.targets);
+    EXPECT_EQ(got.correct, expected.correct);
+    // What is planned is what is taken, and there is no room for gradients and moments.
+    const ProgramSet& set = evaluating.programs();
+    EXPECT_EQ(device->memory().peak, memory_report(set.sizes, set.activation_lower_bound).total);
+    for (const Role role : {Role::kGradient, Role::kMaster, Role::kMoment})
+      EXPECT_EQ(set.sizes.bytes[static_cast<std::size_t>(role)], 0u) << name_of(role);
+    const std::size_t weights = set.sizes.bytes[static_cast<std::size_t>(Role::kWeight)];
+    EXPECT_LT(set.sizes.total() + 3 * weights, training.programs().sizes.total());
+    EXPECT_THROW(evaluating.micro_step(batch.view(), 1), Error) << "no training was planned";
+  }
+}
+
 }  // namespace
 }  // namespace convoy
