@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/files.h"
@@ -80,6 +81,19 @@ TEST_F(LoraCli, TrainsResumesGeneratesAndMerges) {
   const std::string said = text({folder_ / "merged"});
   EXPECT_EQ(text({base_folder(), "--adapter", folder_ / "run"}), said);
   EXPECT_EQ(text({folder_ / "run"}), said);
+  const auto loss = [&](const std::string& model, const std::vector<std::string>& more_words) {
+    std::vector<std::string> all = {"evaluate", model, "--eval_files", data(),
+                                    "--dtype",  "f32", "--output",     folder_ / "figures.json"};
+    all.insert(all.end(), more_words.begin(), more_words.end());
+    const Result result = run_convoy(all);
+    EXPECT_EQ(result.status, 0) << result.output;
+    return result.status == 0 ? read_json(folder_ / "figures.json")["eval_loss"].get<double>() : 0;
+  };
+  const double of_merged = loss(folder_ / "merged", {});
+  EXPECT_GT(of_merged, 0);
+  EXPECT_NEAR(loss(folder_ / "run", {}), of_merged, 1e-5 * of_merged);
+  EXPECT_NEAR(loss(base_folder(), {"--adapter", folder_ / "run"}), of_merged, 1e-5 * of_merged);
+  EXPECT_GT(std::abs(loss(base_folder(), {}) - of_merged), 1e-4 * of_merged);
 }
 
 TEST_F(LoraCli, GoesOnWithAnAdapterAndRefusesWhatDoesNotFit) {
