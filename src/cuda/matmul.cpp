@@ -75,7 +75,8 @@ class FileLock {
 std::string MatmulSpec::key() const {
   return fmt::format("{}{}_{}_{}x{}x{}{}{}", name_of(in), transpose_a ? "t" : "n", transpose_b ? "t" : "n", m, n, k,
                      accumulate ? "_sum" : "", bias ? "_bias" : "") +
-         fmt::format("_{}", name_of(out));
+         fmt::format("_{}", name_of(out)) +
+         (a_row > 0 || c_row > 0 ? fmt::format("_rows_{}_{}", a_stride(), c_stride()) : "");
 }
 
 // cuBLASLt counts columns first: a row-major matrix is the transpose of a column-major one, so Cᵀ = op(B)ᵀ op(A)ᵀ is
@@ -93,14 +94,16 @@ struct Matmul::Impl {
       set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
       set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(s.in));
     }
-    const auto layout = [](cublasLtMatrixLayout_t* made, DType dtype, std::int64_t rows, std::int64_t columns) {
+    const auto layout = [](cublasLtMatrixLayout_t* made, DType dtype, std::int64_t rows, std::int64_t columns,
+                           std::int64_t stride) {
       check_cublas(cublasLtMatrixLayoutCreate(made, cuda_type(dtype), static_cast<std::uint64_t>(rows),
-                                              static_cast<std::uint64_t>(columns), rows),
+                                              static_cast<std::uint64_t>(columns), stride),
                    "a matrix's description");
     };
-    layout(&first, s.in, s.transpose_b ? s.k : s.n, s.transpose_b ? s.n : s.k);
-    layout(&second, s.in, s.transpose_a ? s.m : s.k, s.transpose_a ? s.k : s.m);
-    layout(&result, s.out, s.n, s.m);
+    const std::int64_t b_row = s.transpose_b ? s.k : s.n;
+    layout(&first, s.in, b_row, s.transpose_b ? s.n : s.k, b_row);
+    layout(&second, s.in, s.transpose_a ? s.m : s.k, s.transpose_a ? s.k : s.m, s.a_stride());
+    layout(&result, s.out, s.n, s.m, s.c_stride());
     algorithm = of.matmul_choices->find(
         s.key() + (of.options.tf32 ? "_tf32" : "") + (odd_rows() ? "_odd" : "") + (of.options.search ? "" : "_first"),
         [this] { return choose(); });
@@ -120,8 +123,7 @@ struct Matmul::Impl {
     const auto odd = [](std::int64_t columns, std::size_t size) {
       return static_cast<std::size_t>(columns) * size % 16 != 0;
     };
-    return odd(spec.transpose_a ? spec.m : spec.k, in) || odd(spec.transpose_b ? spec.k : spec.n, in) ||
-           odd(spec.n, out);
+    return odd(spec.a_stride(), in) || odd(spec.transpose_b ? spec.k : spec.n, in) || odd(spec.c_stride(), out);
   }
   bool plain_does_it() const { return spec.in != DType::kF32; }
   // Convoy's own product stands among the choices as an algorithm without content.
@@ -178,12 +180,14 @@ struct Matmul::Impl {
 
   cublasLtMatmulAlgo_t fastest(const std::vector<cublasLtMatmulHeuristicResult_t>& found) const {
     const auto bytes = [](std::int64_t count, DType dtype) { return static_cast<std::size_t>(count) * size_of(dtype); };
-    const DeviceBuffer a(bytes(spec.m * spec.k, spec.in)), b(bytes(spec.k * spec.n, spec.in)),
-        c(bytes(spec.m * spec.n, spec.out)), bias(bytes(spec.n, spec.in)), workspace(kMatmulWorkspace);
+    const std::int64_t a_count = spec.a_stride() * (spec.transpose_a ? spec.k : spec.m);
+    const std::int64_t c_count = spec.c_stride() * spec.m;
+    const DeviceBuffer a(bytes(a_count, spec.in)), b(bytes(spec.k * spec.n, spec.in)), c(bytes(c_count, spec.out)),
+        bias(bytes(spec.n, spec.in)), workspace(kMatmulWorkspace);
     // Random values: zeros take less power and time.
-    fill_random(a.data, spec.in, spec.m * spec.k, 1, context.stream);
+    fill_random(a.data, spec.in, a_count, 1, context.stream);
     fill_random(b.data, spec.in, spec.k * spec.n, 2, context.stream);
-    fill_random(c.data, spec.out, spec.m * spec.n, 3, context.stream);
+    fill_random(c.data, spec.out, c_count, 3, context.stream);
     fill_random(bias.data, spec.in, spec.n, 4, context.stream);
     cudaEvent_t begin = nullptr, end = nullptr;
     check_cuda(cudaEventCreate(&begin), "an event");

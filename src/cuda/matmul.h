@@ -1,6 +1,6 @@
 // Prepared matrix products through cuBLASLt.
 //
-//   C[m, n] = op(A) op(B) (+ bias[n] on every row) (+ C), row-major without gaps, sums in f32
+//   C[m, n] = op(A) op(B) (+ bias[n] on every row) (+ C), row-major, sums in f32
 #pragma once
 
 #include <cstddef>
@@ -24,6 +24,9 @@ struct MatmulSpec {
   bool transpose_b = false;  // B is stored [n, k]
   bool accumulate = false;
   bool bias = false;
+  std::int64_t a_row = 0, c_row = 0;  // elements from one stored row of A or C to the next, where there are gaps
+  std::int64_t a_stride() const { return a_row > 0 ? a_row : (transpose_a ? m : k); }
+  std::int64_t c_stride() const { return c_row > 0 ? c_row : n; }
   std::string key() const;
 };
 

@@ -17,7 +17,7 @@ constexpr float kLog2e = 1.44269504088896340736f;
 
 struct CachedJob {
   int heads, kv_heads, dim, parts;
-  std::int64_t rows, window;
+  std::int64_t q_row, rows, window;  // q_row: elements from one token's queries to the next's
   float scale;  // in powers of two
   const std::int32_t *begin, *end;
   float *partial, *top, *sum;  // [tokens, H, parts, D], [tokens, H, parts]: sums under the part's own maximum
@@ -34,7 +34,7 @@ __device__ inline int2 seen(const CachedJob& job, std::int64_t token) {
 
 // Block (part, key head and kGroup of its query heads, token).
 template <typename T, int N, int kGroup>
-__global__ void __launch_bounds__(kThreads) part_kernel(const CachedJob job, const T* qkv, const T* keys,
+__global__ void __launch_bounds__(kThreads) part_kernel(const CachedJob job, const T* queries, const T* keys,
                                                         const T* values) {
   __shared__ __align__(16) float q[kGroup][kMostDim];
   __shared__ float p[kGroup][kThreads];
@@ -50,8 +50,7 @@ __global__ void __launch_bounds__(kThreads) part_kernel(const CachedJob job, con
   const int begin = min(range.x + part * length, range.y), end = min(begin + length, range.y);
   const std::int64_t width = static_cast<std::int64_t>(job.kv_heads) * job.dim;
 
-  const T* from = qkv + token * (static_cast<std::int64_t>(job.heads + 2 * job.kv_heads) * job.dim) +
-                  static_cast<std::int64_t>(head) * job.dim;
+  const T* from = queries + token * job.q_row + static_cast<std::int64_t>(head) * job.dim;
   for (int i = tid; i < kGroup * job.dim; i += kThreads) {
     const int g = i / job.dim, d = i % job.dim;
     q[g][d] = g < count ? widen(from[g * job.dim + d]) * job.scale : 0.0f;
@@ -212,6 +211,7 @@ void register_cached_attention(KernelRegistry& registry, Context& c) {
         job.kv_heads = static_cast<int>(s.kv_heads);
         job.dim = static_cast<int>(s.head_dim);
         job.parts = parts_of(c, s, tokens, rows);
+        job.q_row = q.inputs[0]->shape[1];
         job.rows = rows;
         job.window = s.window;
         job.scale = static_cast<float>(s.scale) * kLog2e;

@@ -36,6 +36,7 @@ __device__ inline Best warp_best(Best best) {
 
 struct RowRule {
   std::int64_t vocab;
+  std::int64_t stride;  // elements from one row of logits to the next: behind the last come some without meaning
   float smoothing, z_loss;
   bool backward;
 };
@@ -48,9 +49,9 @@ __global__ void __launch_bounds__(kBlock)
   __shared__ Best bests[32];
   __shared__ Best best_shared;
   const std::int64_t row = blockIdx.x;
-  T* x = logits + row * rule.vocab;
+  T* x = logits + row * rule.stride;
   const std::int32_t target = targets[row];
-  const std::int64_t packs = rule.vocab / N;
+  const std::int64_t packs = ceil_div(rule.vocab, N);
   if (target < 0) {
     if (threadIdx.x == 0) losses[row] = {0, 0, 0};
     if (rule.backward) {
@@ -63,12 +64,13 @@ __global__ void __launch_bounds__(kBlock)
   float sum = 0, plain = 0;
   for (std::int64_t p = threadIdx.x; p < packs; p += kBlock) {
     const auto pack = load_pack<N>(x + p * N);
+    const std::int64_t there = rule.vocab - p * N;
     float most = widen(pack.v[0]);
     int at = 0;
 #pragma unroll
     for (int i = 1; i < N; ++i) {
       const float v = widen(pack.v[i]);
-      if (v > most) {
+      if (i < there && v > most) {
         most = v;
         at = i;
       }
@@ -79,6 +81,7 @@ __global__ void __launch_bounds__(kBlock)
     }
 #pragma unroll
     for (int i = 0; i < N; ++i) {
+      if (i >= there) break;
       sum += __expf(widen(pack.v[i]) - best.value);
       plain += widen(pack.v[i]);
     }
@@ -117,6 +120,7 @@ __global__ void __launch_bounds__(kBlock)
     for (int i = 0; i < N; ++i) {
       float gradient = __expf(widen(pack.v[i]) - lse) * mass - uniform;
       if (p * N + i == target) gradient -= hit;
+      if (p * N + i >= rule.vocab) gradient = 0;
       pack.v[i] = narrow<T>(gradient);
     }
     store_pack(x + p * N, pack);
@@ -149,14 +153,18 @@ __global__ void __launch_bounds__(kBlock)
 
 // The products of a chunk of rows; the last chunk may be shorter.
 struct ChunkProducts {
-  ChunkProducts(Context& c, DType dtype, std::int64_t rows, std::int64_t dim, std::int64_t vocab, bool with_dx,
+  ChunkProducts(Context& c, DType dtype, std::int64_t rows, std::int64_t dim, const RowRule& rule, bool with_dx,
                 bool with_dweight, bool accumulate) {
-    logits = std::make_shared<Matmul>(c, MatmulSpec{dtype, dtype, rows, vocab, dim, false, true, false, false});
-    if (with_dx)
-      dx = std::make_shared<Matmul>(c, MatmulSpec{dtype, dtype, rows, dim, vocab, false, false, false, false});
+    const std::int64_t vocab = rule.vocab, stride = rule.stride > vocab ? rule.stride : 0;
+    logits =
+        std::make_shared<Matmul>(c, MatmulSpec{dtype, dtype, rows, vocab, dim, false, true, false, false, 0, stride});
+    if (with_dx) {
+      dx = std::make_shared<Matmul>(c,
+                                    MatmulSpec{dtype, dtype, rows, dim, vocab, false, false, false, false, stride, 0});
+    }
     if (with_dweight) {
-      dweight =
-          std::make_shared<Matmul>(c, MatmulSpec{dtype, DType::kF32, vocab, dim, rows, true, false, accumulate, false});
+      dweight = std::make_shared<Matmul>(
+          c, MatmulSpec{dtype, DType::kF32, vocab, dim, rows, true, false, accumulate, false, stride, 0});
     }
   }
   std::shared_ptr<Matmul> logits, dx, dweight;
@@ -168,29 +176,36 @@ struct Head {
         dtype(q.inputs[0]->dtype),
         tokens(q.inputs[0]->shape[0]),
         dim(q.inputs[0]->shape[1]),
-        rule{q.inputs[1]->shape[0], static_cast<float>(shape.label_smoothing), static_cast<float>(shape.z_loss),
-             with_dx || with_dweight},
+        rule{q.inputs[1]->shape[0], stride_of(q), static_cast<float>(shape.label_smoothing),
+             static_cast<float>(shape.z_loss), with_dx || with_dweight},
         accumulate(with_dweight && q.has(4)) {
     std::int64_t most = shape.chunk_rows;
     if (most == 0) {
       most = std::max<std::int64_t>(
-          128, static_cast<std::int64_t>(kLogitBytes / (static_cast<std::size_t>(rule.vocab) * size_of(dtype))));
+          128, static_cast<std::int64_t>(kLogitBytes / (static_cast<std::size_t>(rule.stride) * size_of(dtype))));
       most = ceil_div(tokens, std::max<std::int64_t>(1, ceil_div(tokens, most)));  // chunks of one size
       most = ceil_div(most, 128) * 128;
     }
     chunk = std::max<std::int64_t>(1, std::min(most, tokens));
     const std::int64_t rest = tokens % chunk;
     if (tokens >= chunk) {
-      first.emplace(context, dtype, chunk, dim, rule.vocab, with_dx, with_dweight, accumulate);
-      if (with_dweight) later.emplace(context, dtype, chunk, dim, rule.vocab, with_dx, with_dweight, true);
+      first.emplace(context, dtype, chunk, dim, rule, with_dx, with_dweight, accumulate);
+      if (with_dweight) later.emplace(context, dtype, chunk, dim, rule, with_dx, with_dweight, true);
     }
     if (rest > 0) {
-      last.emplace(context, dtype, rest, dim, rule.vocab, with_dx, with_dweight, accumulate || tokens > chunk);
+      last.emplace(context, dtype, rest, dim, rule, with_dx, with_dweight, accumulate || tokens > chunk);
     }
   }
 
+  // Rows of logits begin at multiples of 16 bytes, as fast products ask, where those of the other matrices do.
+  static std::int64_t stride_of(const KernelRequest& q) {
+    const std::int64_t vocab = q.inputs[1]->shape[0], dim = q.inputs[1]->shape[1];
+    const auto wide = static_cast<std::int64_t>(16 / size_of(q.inputs[0]->dtype));
+    return dim % wide == 0 ? ceil_div(vocab, wide) * wide : vocab;
+  }
+
   std::size_t logit_bytes() const {
-    return (static_cast<std::size_t>(chunk * rule.vocab) * size_of(dtype) + 255) / 256 * 256;
+    return (static_cast<std::size_t>(chunk * rule.stride) * size_of(dtype) + 255) / 256 * 256;
   }
   std::size_t loss_bytes() const { return (static_cast<std::size_t>(tokens) * sizeof(Loss) + 255) / 256 * 256; }
   std::size_t workspace_bytes() const { return kMatmulWorkspace + logit_bytes() + loss_bytes(); }
@@ -212,7 +227,7 @@ struct Head {
               rule.backward ? reinterpret_cast<const float*>(a.inputs[3]) : nullptr, rule, losses + begin);
         };
         constexpr int kWide = 16 / sizeof(T);
-        rule.vocab % kWide == 0 ? launch.template operator()<kWide>() : launch.template operator()<1>();
+        rule.stride % kWide == 0 ? launch.template operator()<kWide>() : launch.template operator()<1>();
       });
       check_launch("cross-entropy");
       if (!rule.backward) continue;

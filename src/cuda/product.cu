@@ -16,20 +16,21 @@ constexpr int kWarpM = 64, kWarpN = 32;          // of one warp
 constexpr int kPad = 8;                          // elements: other banks for the next row, 16 bytes as wmma asks
 constexpr int kPatch = 20;                       // row of the floats in which a warp's 16 x 16 products leave
 
-// Elements [row0, row0 + kRows) x [column0, column0 + kColumns) of a row-major matrix [rows, columns], zeros beyond it,
-// on their way from memory to shared memory.
+// Elements [row0, row0 + kRows) x [column0, column0 + kColumns) of a row-major matrix [rows, columns], `stride`
+// elements from row to row, zeros beyond it, on their way from memory to shared memory.
 template <typename T, int kRows, int kColumns>
 struct Piece {
   static constexpr int kStride = kColumns + kPad;
   static constexpr int kCount = kRows * kColumns / kThreads;
   T values[kCount];
 
-  __device__ void load(const T* from, std::int64_t rows, std::int64_t columns, std::int64_t row0, std::int64_t column0) {
+  __device__ void load(const T* from, std::int64_t rows, std::int64_t columns, std::int64_t stride, std::int64_t row0,
+                       std::int64_t column0) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const int e = i * kThreads + static_cast<int>(threadIdx.x);
       const std::int64_t r = row0 + e / kColumns, c = column0 + e % kColumns;
-      values[i] = r < rows && c < columns ? from[r * columns + c] : narrow<T>(0.0f);
+      values[i] = r < rows && c < columns ? from[r * stride + c] : narrow<T>(0.0f);
     }
   }
   __device__ void store(T* shared) const {
@@ -43,6 +44,7 @@ struct Piece {
 
 struct Sizes {
   std::int64_t m, n, k;
+  std::int64_t a_stride, c_stride;
 };
 
 template <typename T, typename Out, bool kTransposeA, bool kTransposeB>
@@ -67,14 +69,14 @@ __global__ void __launch_bounds__(kThreads) product_kernel(Sizes size, const T* 
   PieceB piece_b;
   const auto load = [&](std::int64_t k0) {
     if constexpr (kTransposeA) {
-      piece_a.load(a, size.k, size.m, k0, m0);
+      piece_a.load(a, size.k, size.m, size.a_stride, k0, m0);
     } else {
-      piece_a.load(a, size.m, size.k, m0, k0);
+      piece_a.load(a, size.m, size.k, size.a_stride, m0, k0);
     }
     if constexpr (kTransposeB) {
-      piece_b.load(b, size.n, size.k, n0, k0);
+      piece_b.load(b, size.n, size.k, size.k, n0, k0);
     } else {
-      piece_b.load(b, size.k, size.n, k0, n0);
+      piece_b.load(b, size.k, size.n, size.n, k0, n0);
     }
   };
 
@@ -123,8 +125,8 @@ __global__ void __launch_bounds__(kThreads) product_kernel(Sizes size, const T* 
         if (row >= size.m || column >= size.n) continue;
         float value = patches[warp][e / 16 * kPatch + e % 16];
         if (bias != nullptr) value += widen(bias[column]);
-        if (sum != nullptr) value += widen(sum[row * size.n + column]);
-        c[row * size.n + column] = narrow<Out>(value);
+        if (sum != nullptr) value += widen(sum[row * size.c_stride + column]);
+        c[row * size.c_stride + column] = narrow<Out>(value);
       }
       __syncwarp();
     }
@@ -138,7 +140,7 @@ void launch(cudaStream_t stream, const MatmulSpec& spec, const void* a, const vo
   check(tiles < (std::int64_t{1} << 31), "a matrix product of too many tiles");
   const auto run = [&]<bool kTransposeA, bool kTransposeB>() {
     product_kernel<T, Out, kTransposeA, kTransposeB><<<static_cast<unsigned>(tiles), kThreads, 0, stream>>>(
-        {spec.m, spec.n, spec.k}, static_cast<const T*>(a), static_cast<const T*>(b),
+        {spec.m, spec.n, spec.k, spec.a_stride(), spec.c_stride()}, static_cast<const T*>(a), static_cast<const T*>(b),
         spec.bias ? static_cast<const T*>(bias) : nullptr, spec.accumulate ? static_cast<const Out*>(sum) : nullptr,
         static_cast<Out*>(c));
   };

@@ -30,21 +30,27 @@ class CudaProduct : public testing::CudaTest {
   template <typename Run>
   void check_product(const MatmulSpec& s, std::int64_t shift, Run product) {
     SCOPED_TRACE(s.key());
-    const Operand a = operand(s.in, s.m * s.k, 1, shift), b = operand(s.in, s.k * s.n, 2, shift),
-                  bias = operand(s.in, s.n, 3, shift), c = operand(s.out, s.m * s.n, 4, shift);
+    const std::int64_t a_row = s.a_stride(), c_row = s.c_stride();
+    const Operand a = operand(s.in, a_row * (s.transpose_a ? s.k : s.m), 1, shift),
+                  b = operand(s.in, s.k * s.n, 2, shift), bias = operand(s.in, s.n, 3, shift),
+                  c = operand(s.out, s.m * c_row, 4, shift);
     const auto at = [&](const Operand& of, DType dtype) {
       return of.memory->data() + static_cast<std::size_t>(shift) * size_of(dtype);
     };
     product(at(a, s.in), at(b, s.in), at(bias, s.in), at(c, s.out), at(c, s.out));
-    std::vector<std::byte> bytes(static_cast<std::size_t>(s.m * s.n) * size_of(s.out));
+    std::vector<std::byte> bytes(static_cast<std::size_t>(s.m * c_row) * size_of(s.out));
     device_->copy_out(bytes, at(c, s.out));
     std::vector<double> expected;
     for (std::int64_t i = 0; i < s.m; ++i) {
-      for (std::int64_t j = 0; j < s.n; ++j) {
+      for (std::int64_t j = 0; j < c_row; ++j) {
+        if (j >= s.n) {  // between the rows nothing changes
+          expected.push_back(c.values[static_cast<std::size_t>(i * c_row + j)]);
+          continue;
+        }
         double sum = s.bias ? bias.values[static_cast<std::size_t>(j)] : 0;
-        if (s.accumulate) sum += c.values[static_cast<std::size_t>(i * s.n + j)];
+        if (s.accumulate) sum += c.values[static_cast<std::size_t>(i * c_row + j)];
         for (std::int64_t k = 0; k < s.k; ++k) {
-          sum += a.values[static_cast<std::size_t>(s.transpose_a ? k * s.m + i : i * s.k + k)] *
+          sum += a.values[static_cast<std::size_t>(s.transpose_a ? k * a_row + i : i * a_row + k)] *
                  b.values[static_cast<std::size_t>(s.transpose_b ? j * s.k + k : k * s.n + j)];
         }
         expected.push_back(sum);
@@ -100,6 +106,29 @@ TEST_F(CudaProduct, MatmulTakesOddRows) {
       product.run(a, b, bias, sum, c, workspace->data());
     });
   });
+}
+
+// As the head has them: logits of a vocabulary that is no multiple of 16 bytes, in rows that are.
+TEST_F(CudaProduct, RowsMayHaveGapsBetweenThem) {
+  const auto workspace = device_->allocate(cuda::kMatmulWorkspace);
+  for (const DType in : {DType::kBF16, DType::kF16, DType::kF32}) {
+    for (const std::int64_t vocab : {131, 515, 8}) {
+      const std::int64_t tokens = 72, dim = 64, row = vocab + 16 - vocab % 8;
+      for (const MatmulSpec& spec : {MatmulSpec{in, in, tokens, vocab, dim, false, true, false, false, 0, row},
+                                     MatmulSpec{in, in, tokens, dim, vocab, false, false, false, false, row, 0},
+                                     MatmulSpec{in, DType::kF32, vocab, dim, tokens, true, false, true, false, row, 0},
+                                     MatmulSpec{in, DType::kF32, vocab, dim, tokens, true, false, false, false, row}}) {
+        const cuda::Matmul product(device_->context(), spec);
+        check_product(spec, 0, [&](const void* a, const void* b, const void* bias, const void* sum, void* c) {
+          product.run(a, b, bias, sum, c, workspace->data());
+        });
+        if (in == DType::kF32) continue;
+        check_product(spec, 1, [&](const void* a, const void* b, const void* bias, const void* sum, void* c) {
+          cuda::plain_product(device_->context().stream, spec, a, b, bias, sum, c);
+        });
+      }
+    }
+  }
 }
 
 // TF32 rounds the factors to 10 bits: measurably coarser than f32, and close all the same. The product is large,

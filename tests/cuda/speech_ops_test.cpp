@@ -262,12 +262,19 @@ TEST_F(CudaSpeechOps, KeptKeysAndValues) {
               {real("qkv", {tokens, width}, 25, 3), real("k", {rows, kv}, 26), real("v", {rows, kv}, 27),
                numbers("begin", begin), numbers("end", end)},
               2);
+      // Queries alone, as over what an encoder gave.
+      compare(made(CachedAttention{shape}),
+              {real("q", {tokens, h.heads * h.dim}, 31, 3), real("k", {rows, kv}, 32), real("v", {rows, kv}, 33),
+               numbers("begin", begin), numbers("end", end)},
+              2);
       std::vector<double> row;
       for (std::int64_t t = 0; t < tokens; ++t) row.push_back(t == 4 ? -1.0 : static_cast<double>(t * 37 + 5));
       Input k = real("k", {rows, kv}, 28), v = real("v", {rows, kv}, 29);
       k.role = v.role = Role::kCache;
       compare(made(KeepKeysValues{h.heads, h.kv_heads, h.dim}),
               {real("qkv", {tokens, width}, 30), numbers("row", row), k, v});
+      compare(made(KeepKeysValues{0, h.kv_heads, h.dim}),
+              {real("kv", {tokens, 2 * kv}, 34), numbers("row", row), k, v});
     }
   }
 }
