@@ -46,6 +46,7 @@ CpuDevice::CpuDevice() : registry_(std::make_unique<KernelRegistry>("CPU")) {
   cpu::register_linear(*registry_);
   cpu::register_attention(*registry_);
   cpu::register_head(*registry_);
+  cpu::register_classes(*registry_);
   cpu::register_update(*registry_);
   cpu::register_compress(*registry_);
 }

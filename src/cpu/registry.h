@@ -14,6 +14,7 @@ void register_embedding(Registry& registry);
 void register_linear(Registry& registry);
 void register_attention(Registry& registry);
 void register_head(Registry& registry);
+void register_classes(Registry& registry);
 void register_update(Registry& registry);
 void register_compress(Registry& registry);
 

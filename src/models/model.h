@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -36,6 +37,18 @@ enum class GraphKind : std::uint8_t {
   kTrain,   // statistics of the loss, ready to differentiate; dropout on
   kLoss,    // statistics of the loss, dropout off (evaluation)
   kLogits,  // logits of the rows named by the batch input "rows"
+  kScores,  // scores of the task's head, dropout off
+};
+
+// What a model decides beside, or instead of, the next token.
+struct TaskHead {
+  enum class Kind : std::uint8_t {
+    kChoice,   // which of `outputs` alternatives: each is a text of its own, with one score
+    kClasses,  // which of `outputs` classes: scores from the last token of a text
+  };
+  Kind kind = Kind::kClasses;
+  std::int64_t outputs = 0;
+  double dropout = 0;  // before the head
 };
 
 struct GraphOptions {
@@ -46,6 +59,8 @@ struct GraphOptions {
   DType dtype = DType::kF32;
   std::uint64_t seed = 0;  // of dropout
   CrossEntropyShape loss;
+  std::int64_t items = 0;       // with a task's head: what it decides on in a micro-batch
+  bool auxiliary_loss = false;  // with a choice's head: also the language model's loss
 };
 
 // Names of the batch inputs. Each is [tokens] unless said.
@@ -57,13 +72,20 @@ inline constexpr const char* kSeqStart = "seq_start";    // i32: index of the fi
 inline constexpr const char* kTokenKeys = "token_keys";  // i64: keys the dropout of this token
 inline constexpr const char* kRows = "rows";             // i32[logit_rows]
 inline constexpr const char* kLossScale = "loss_scale";  // f32[1] (f64 for f64): d(objective)/d(loss sum)
+inline constexpr const char* kAuxiliaryScale = "auxiliary_scale";  // likewise of the auxiliary loss
+// Of a task's head, item by item (for a choice, alternative by alternative within each):
+inline constexpr const char* kHeadRows = "head_rows";      // i32[items · alternatives]: the token to look at
+inline constexpr const char* kHeadKeys = "head_keys";      // i64[items · alternatives]: keys its dropout
+inline constexpr const char* kHeadLabels = "head_labels";  // i32[items]: the right alternative or class, or -1
 inline constexpr const char* kRopeCos = "rope_cos";      // f32[table_length, r/2]
 inline constexpr const char* kRopeSin = "rope_sin";
 }  // namespace batch_input
 
 struct ModelGraph {
-  Graph graph;                   // its only output is `result`
-  ValueId result = kNoValue;     // statistics or logits
+  Graph graph;                   // its outputs are `result` and, where there is one, `auxiliary`
+  ValueId result = kNoValue;     // statistics, logits or scores
+  ValueId auxiliary = kNoValue;  // statistics of the language model beside a task's
+  ValueId hidden = kNoValue;     // the last hidden states [tokens, d]
   std::vector<ValueId> weights;  // by parameter
 };
 
@@ -91,6 +113,14 @@ class Model {
   virtual std::string tied_head() const = 0;
   // Names that files may hold beside the parameters: buffers that are recomputed, kept and written back as they are.
   virtual bool is_buffer(const std::string& tensor) const = 0;
+  // The task that it has a head for, or null: a language model.
+  virtual const TaskHead* task_head() const { return nullptr; }
+  // Whether files may lack a parameter, which then starts fresh.
+  virtual bool may_be_missing(std::size_t /*parameter*/) const { return false; }
+  // Whether a tensor of the files is of no use to it.
+  virtual bool leaves_out(const std::string& /*tensor*/) const { return false; }
+  // By how many rows a parameter may be longer than its stored tensor: tokens that a run adds.
+  virtual std::int64_t added_rows(std::size_t /*parameter*/) const { return 0; }
 
   std::int64_t parameter_count() const;
 };
@@ -98,6 +128,10 @@ class Model {
 struct ModelOptions {
   double rope_theta = 0;       // overrides the configuration's where not 0
   bool train_pad_row = false;  // let look-ups of the pad token train its embedding (Hugging Face does not)
+  enum class Head : std::uint8_t { kAsStored, kLanguageModel, kChoice, kClasses };
+  Head head = Head::kAsStored;    // kAsStored: as `architectures` says
+  std::int64_t outputs = 0;       // alternatives or classes; 0: as the configuration says
+  std::int64_t added_tokens = 0;  // how many of vocab_size the stored embedding lacks
 };
 
 // Chooses the model by `model_type` (or `architectures`); errors name the key of config.json.

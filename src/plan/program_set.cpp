@@ -22,6 +22,8 @@ GraphOptions graph_options(const TrainShape& shape, GraphKind kind, std::int64_t
   options.dtype = shape.dtype;
   options.seed = shape.seed;
   options.loss = shape.loss;
+  options.items = tokens / shape.seq / shape.rows_per_item;
+  options.auxiliary_loss = shape.auxiliary_weight != 0;
   return options;
 }
 
@@ -36,7 +38,11 @@ Graph micro_graph(const Model& model, const TrainShape& shape, bool accumulate) 
   ModelGraph built = model.build(graph_options(shape, GraphKind::kTrain, shape.tokens()));
   const ValueId scale =
       built.graph.add_source(Role::kBatch, batch_input::kLossScale, {accumulation_dtype(shape.dtype), {1}});
-  differentiate(built.graph, {{{built.result, scale}}, built.weights, accumulate});
+  std::vector<std::pair<ValueId, ValueId>> seeds = {{built.result, scale}};
+  if (built.auxiliary != kNoValue)
+    seeds.emplace_back(built.auxiliary, built.graph.add_source(Role::kBatch, batch_input::kAuxiliaryScale,
+                                                               {accumulation_dtype(shape.dtype), {1}}));
+  differentiate(built.graph, {std::move(seeds), built.weights, accumulate});
   recompute(built.graph, shape.recompute);
   fuse(built.graph);
   order(built.graph);
@@ -154,7 +160,8 @@ class UpdateGraph {
       graph_.add_op(CollectiveWait{channel}, summed);
       sums = summed[0];
     }
-    norm_ = graph_.add_op(NormOfSums{std::move(blocks), shape_.max_grad_norm}, {sums, scalars_}, {"norm"})[0];
+    const double epsilon = shape_.optimizer.kind == OptimizerKind::kOpenAiAdam ? 0 : 1e-6;
+    norm_ = graph_.add_op(NormOfSums{std::move(blocks), shape_.max_grad_norm, epsilon}, {sums, scalars_}, {"norm"})[0];
   }
 
   void add_optimizer() {
@@ -390,10 +397,11 @@ ProgramSet make_programs(const Model& model, const TrainShape& shape, const Work
     eval = forward_graph(model, graph_options(shape, GraphKind::kLoss, shape.eval_tokens()), shape.zero);
     add_batch_inputs(*eval, set.layout);
   }
-  set.micro = compile(micro, set.layout, workspaces, "micro-batch", {"statistics"});
+  const std::vector<std::string> results = {"statistics", "auxiliary"};
+  set.micro = compile(micro, set.layout, workspaces, "micro-batch", results);
   if (accumulate)
-    set.micro_accumulate = compile(*accumulate, set.layout, workspaces, "micro-batch, accumulating", {"statistics"});
-  if (eval) set.eval = compile(*eval, set.layout, workspaces, "evaluation", {"statistics"});
+    set.micro_accumulate = compile(*accumulate, set.layout, workspaces, "micro-batch, accumulating", results);
+  if (eval) set.eval = compile(*eval, set.layout, workspaces, "evaluation", results);
   if (shape.zero.world > 1 && !shape.zero.shards_gradients())
     set.reduce = compile(ReduceGraph(model, shape).build(), set.layout, workspaces, "reduce", {});
   set.update = compile(UpdateGraph(model, shape).build(), set.layout, workspaces, "update", {"norm"});

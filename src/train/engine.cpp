@@ -10,6 +10,8 @@ LossTotals& LossTotals::operator+=(const LossTotals& other) {
   loss_sum += other.loss_sum;
   targets += other.targets;
   correct += other.correct;
+  auxiliary_sum += other.auxiliary_sum;
+  auxiliary_targets += other.auxiliary_targets;
   return *this;
 }
 
@@ -61,6 +63,8 @@ void Engine::copy_batch(const BatchView& batch) {
   put(batch_input::kTargets, std::as_bytes(batch.targets));
   put(batch_input::kPositions, std::as_bytes(batch.positions));
   put(batch_input::kSeqStart, std::as_bytes(batch.seq_start));
+  put(batch_input::kHeadRows, std::as_bytes(batch.head_rows));
+  put(batch_input::kHeadLabels, std::as_bytes(batch.head_labels));
   bool whole_rows = true;
   for (std::size_t i = 0; i < batch.seq_start.size() && whole_rows; ++i) {
     const auto at = static_cast<std::int64_t>(i);
@@ -82,14 +86,23 @@ void Engine::copy_batch(const BatchView& batch) {
 }
 
 LossTotals Engine::read_statistics(const Program& program) const {
-  const BufferRef& ref = program.output("statistics");
-  std::byte bytes[kLossStatistics * sizeof(double)];
-  device_.copy_out(std::span(bytes, ref.spec.bytes()), arenas_.base(ref.arena) + ref.offset);
-  const std::size_t size = size_of(ref.spec.dtype);
-  const auto at = [&](LossStatistic which) {
-    return load_float(ref.spec.dtype, bytes + static_cast<std::size_t>(which) * size);
-  };
-  return {at(kLossSum), at(kTargetCount), at(kCorrectCount)};
+  LossTotals totals;
+  for (const auto& [name, ref] : program.outputs) {
+    std::byte bytes[kLossStatistics * sizeof(double)];
+    device_.copy_out(std::span(bytes, ref.spec.bytes()), arenas_.base(ref.arena) + ref.offset);
+    const auto at = [&bytes, dtype = ref.spec.dtype](LossStatistic which) {
+      return load_float(dtype, bytes + static_cast<std::size_t>(which) * size_of(dtype));
+    };
+    if (name == "auxiliary") {
+      totals.auxiliary_sum = at(kLossSum);
+      totals.auxiliary_targets = at(kTargetCount);
+    } else {
+      totals.loss_sum = at(kLossSum);
+      totals.targets = at(kTargetCount);
+      totals.correct = at(kCorrectCount);
+    }
+  }
+  return totals;
 }
 
 // Adds the top partial sum of the stack into the one below it.
@@ -120,10 +133,13 @@ void Engine::merge_complete() {
   }
 }
 
-LossTotals Engine::micro_step(const BatchView& batch, double scale) {
+LossTotals Engine::micro_step(const BatchView& batch, double scale, double auxiliary_scale) {
   copy_batch(batch);
   put(batch_input::kTokenKeys, std::as_bytes(batch.token_keys));
+  put(batch_input::kHeadKeys, std::as_bytes(batch.head_keys));
   set_scalar_input(batch_input::kLossScale, scale);
+  if (programs_.layout.contains(Role::kBatch, batch_input::kAuxiliaryScale))
+    set_scalar_input(batch_input::kAuxiliaryScale, auxiliary_scale);
   top_reduced_ = false;
   if (micro_accumulate_ && !partial_sums_.empty()) {
     micro_accumulate_->run(0);

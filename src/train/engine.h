@@ -16,12 +16,18 @@ namespace convoy {
 struct BatchView {
   std::span<const std::int32_t> input_ids, targets, positions, seq_start;
   std::span<const std::uint64_t> token_keys;
+  // With a task's head.
+  std::span<const std::int32_t> head_rows = {}, head_labels = {};
+  std::span<const std::uint64_t> head_keys = {};
 };
 
+// Of the objective: the language model's tokens, or what a task's head decides.
 struct LossTotals {
   double loss_sum = 0;
   double targets = 0;
-  double correct = 0;  // targets that were the most likely token
+  double correct = 0;  // targets that were the most likely token, alternative or class
+  double auxiliary_sum = 0, auxiliary_targets = 0;  // of a language-model loss beside it
+  double auxiliary_mean() const { return auxiliary_targets > 0 ? auxiliary_sum / auxiliary_targets : 0; }
   double mean() const { return targets > 0 ? loss_sum / targets : 0; }
   LossTotals& operator+=(const LossTotals& other);
 };
@@ -36,9 +42,10 @@ class Engine {
   // `communicator` joins the ranks of shape.zero; not needed for one. All must outlive the engine.
   Engine(Device& device, const Model& model, const TrainShape& shape, Communicator* communicator = nullptr);
 
-  // Forward and backward pass. `scale` multiplies the gradient of the micro-batch's loss sum. The ranks' calls must be
+  // Forward and backward pass. `scale` multiplies the gradient of the micro-batch's loss sum, `auxiliary_scale` that of
+  // the loss beside it. The ranks' calls must be
   // the micro-batches that shape().global_micro_batch says.
-  LossTotals micro_step(const BatchView& batch, double scale);
+  LossTotals micro_step(const BatchView& batch, double scale, double auxiliary_scale = 0);
   // Finishes the sum over the micro-batches since the last update, clips, and runs the optimizer. `step` counts
   // executed updates, from 1.
   // `unscale` undoes the loss scale that the gradients carry.

@@ -167,7 +167,7 @@ TEST(Engine, EveryOptimizerAndDTypeLowersTheLoss) {
   const std::unique_ptr<Device> owned_device = testing::test_device();
   Device& device = *owned_device;
   for (const OptimizerKind kind : {OptimizerKind::kAdamW, OptimizerKind::kAdam, OptimizerKind::kSgd,
-                                   OptimizerKind::kLion, OptimizerKind::kAdagrad}) {
+                                   OptimizerKind::kLion, OptimizerKind::kAdagrad, OptimizerKind::kOpenAiAdam}) {
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
       const auto model = make_model(tiny_config("qwen3"), "test");
       TrainShape shape = small_shape();
