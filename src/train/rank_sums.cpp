@@ -27,8 +27,8 @@ StepSums sum_over_ranks(Communicator* communicator, const std::vector<LossTotals
                         const RankReport& report) {
   std::vector<double> mine = {static_cast<double>(report.signal), report.compute_seconds, report.wait_seconds};
   for (const LossTotals& totals : local) {
-    mine.insert(mine.end(), {totals.loss_sum, totals.targets, totals.correct, totals.auxiliary_sum,
-                             totals.auxiliary_targets});
+    mine.insert(mine.end(),
+                {totals.loss_sum, totals.targets, totals.correct, totals.auxiliary_sum, totals.auxiliary_targets});
   }
   const std::vector<double> all = gathered(communicator, mine);
 
@@ -54,6 +54,7 @@ StepSums sum_over_ranks(Communicator* communicator, const std::vector<LossTotals
         const LossTotals totals{numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]};
         sums.totals += totals;
         sums.mean_of_means += totals.mean() / micro_batches;
+        sums.auxiliary_mean_of_means += totals.auxiliary_mean() / micro_batches;
       }
     }
   }

@@ -10,42 +10,6 @@
 namespace convoy {
 namespace {
 
-SourceOptions source_options(const RunConfig& config, const std::string& key) {
-  SourceOptions options;
-  for (const std::filesystem::path& path : resolve_files(config, key)) options.paths.push_back(path.string());
-  switch (config.data_format) {
-    case DataFormat::kAuto:
-      options.format = SourceFormat::kAuto;
-      break;
-    case DataFormat::kJsonl:
-      options.format = SourceFormat::kJsonLines;
-      break;
-    case DataFormat::kText:
-      options.format = SourceFormat::kText;
-      break;
-    case DataFormat::kCsv:
-      options.format = SourceFormat::kCsv;
-      break;
-    case DataFormat::kTsv:
-      options.format = SourceFormat::kTsv;
-      break;
-  }
-  switch (config.text_mode) {
-    case TextMode::kFile:
-      options.text_unit = TextUnit::kFile;
-      break;
-    case TextMode::kParagraph:
-      options.text_unit = TextUnit::kParagraph;
-      break;
-    case TextMode::kLine:
-      options.text_unit = TextUnit::kLine;
-      break;
-  }
-  options.fields.text = config.text_field;
-  options.skip_bad_samples = config.skip_bad_samples;
-  return options;
-}
-
 // The format whose tokens the tokenizer has.
 std::optional<ChatFormat> recognise_chat_format(const Tokenizer& tokenizer) {
   const auto has = [&](const char* token) { return tokenizer.token_to_id(token).has_value(); };
@@ -99,11 +63,11 @@ std::filesystem::path cache_folder(const RunConfig& config) {
 }  // namespace
 
 bool evaluates(const RunConfig& config) {
-  return !config.validation_files.empty() || config.validation_split > 0;
+  return !config.validation_files.empty() || config.validation_split > 0 || !config.test_files.empty();
 }
 
 RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, std::int64_t vocab, const TrainShape& shape,
-                  Communicator& communicator) {
+                  Communicator& communicator, const TaskSetup& task) {
   if (tokenizer.vocab_size() > vocab) {
     throw usage_error(
         fmt::format("the tokenizer has {} tokens, the model's vocabulary {}", tokenizer.vocab_size(), vocab))
@@ -111,8 +75,15 @@ RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, std::int6
         .mend("use the tokenizer that belongs to the model, or give a from-scratch model as large a vocab_size");
   }
   EncodeSettings settings;
-  settings.chat_format = chat_format(config, tokenizer);
-  if (!tokenizer.eos_id()) {
+  settings.task = task.encoding;
+  const bool has_task = task.encoding.kind != TaskEncoding::Kind::kNone;
+  settings.task.sequence = shape.seq;
+  if (has_task) {
+    settings.append_eos = false;
+  } else {
+    settings.chat_format = chat_format(config, tokenizer);
+  }
+  if (!has_task && !tokenizer.eos_id()) {
     settings.append_eos = false;
     log_warning(
         "the tokenizer names no end-of-sequence token: documents end without one, and the model will not learn to "
@@ -124,6 +95,9 @@ RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, std::int6
   if (!first) communicator.barrier();
   data.train = load_or_tokenize(cache_folder(config), source_options(config, "train_files"), encoder);
   log_info("training data: {}", data.train->report().text());
+  // The first rank has tokenised all there is before the others look for it.
+  if (!config.test_files.empty())
+    data.test = load_or_tokenize(cache_folder(config), source_options(config, "test_files"), encoder);
   const auto seed = static_cast<std::uint64_t>(config.seed);
   if (!config.validation_files.empty()) {
     data.validation = load_or_tokenize(cache_folder(config), source_options(config, "validation_files"), encoder);
@@ -144,6 +118,12 @@ RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, std::int6
   data.rows.row_length = shape.seq;
   data.rows.mode = row_mode(config.packing);
   data.rows.overlong = config.too_long == TooLong::kSplit ? Overlong::kSplit : Overlong::kTruncate;
+  if (has_task) {
+    data.rows.parts = shape.rows_per_item;
+    data.rows.row_length = shape.seq * shape.rows_per_item;
+    data.rows.mode = RowMode::kPad;
+    data.rows.overlong = Overlong::kTruncate;
+  }
   data.loading.rows = config.per_device_train_batch_size;
   data.loading.accumulation = shape.accumulation;
   data.loading.world = shape.zero.world;
@@ -160,18 +140,29 @@ std::unique_ptr<Loader> RunData::training_loader(const Cursor& start) const {
   return std::make_unique<Loader>(train, train_documents, rows, loading, start);
 }
 
-std::unique_ptr<Loader> RunData::validation_loader(const Cursor& start) const {
+std::unique_ptr<Loader> RunData::evaluation_loader(const std::shared_ptr<const TokenData>& data,
+                                                   const std::vector<DocumentId>& documents,
+                                                   const Cursor& start) const {
   LoaderOptions options = evaluation_options(loading);
   options.rows = eval_rows;
   options.accumulation = 1;
   options.period = 1;
-  return std::make_unique<Loader>(validation, validation_documents, rows, options, start);
+  return std::make_unique<Loader>(data, documents, rows, options, start);
+}
+
+std::unique_ptr<Loader> RunData::validation_loader(const Cursor& start) const {
+  return evaluation_loader(validation, validation_documents, start);
+}
+
+std::unique_ptr<Loader> RunData::test_loader(const Cursor& start) const {
+  return evaluation_loader(test, all_documents(test->documents()), start);
 }
 
 std::string RunData::fingerprint() const {
   Hasher hasher;
-  hasher.add(fmt::format("{:016x} {} {} {} {} {} {}", train->key(), rows.row_length, name_of(rows.mode),
-                         name_of(rows.overlong), rows.window, loading.shuffle, loading.drop_last));
+  hasher.add(fmt::format("{:016x} {} {} {} {} {} {}{}", train->key(), rows.row_length, name_of(rows.mode),
+                         name_of(rows.overlong), rows.window, loading.shuffle, loading.drop_last,
+                         rows.parts > 0 ? fmt::format(" {}", rows.parts) : ""));
   hasher.add(std::as_bytes(std::span(train_documents)));
   return hex64(hasher.value());
 }

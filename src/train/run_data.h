@@ -9,11 +9,13 @@
 #include "data/token_cache.h"
 #include "plan/program_set.h"
 #include "text/tokenizer.h"
+#include "train/run_task.h"
 
 namespace convoy {
 
 struct RunData {
   std::shared_ptr<const TokenData> train, validation;  // validation may be the same object, or null
+  std::shared_ptr<const TokenData> test;               // or null
   std::vector<DocumentId> train_documents, validation_documents;
   RowOptions rows;
   LoaderOptions loading;
@@ -23,16 +25,22 @@ struct RunData {
   bool has_validation() const { return validation != nullptr && !validation_documents.empty(); }
   std::unique_ptr<Loader> training_loader(const Cursor& start) const;
   std::unique_ptr<Loader> validation_loader(const Cursor& start) const;
+  std::unique_ptr<Loader> test_loader(const Cursor& start) const;
   // Equal exactly when the rows of every epoch are.
   std::string fingerprint() const;
+
+ private:
+  std::unique_ptr<Loader> evaluation_loader(const std::shared_ptr<const TokenData>& data,
+                                            const std::vector<DocumentId>& documents, const Cursor& start) const;
 };
 
 // Tokenises (or opens the cache of) the files. `vocab` is the model's: a tokenizer with more tokens is a usage error.
 // The first rank reads the files; the others open its cache afterwards, so all must call.
+// `task`: what the run's task makes of the samples.
 RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, std::int64_t vocab, const TrainShape& shape,
-                  Communicator& communicator);
+                  Communicator& communicator, const TaskSetup& task = {});
 
-// Whether the run evaluates, from its settings alone.
+// Whether the run evaluates while it trains or afterwards, from its settings alone.
 bool evaluates(const RunConfig& config);
 
 }  // namespace convoy

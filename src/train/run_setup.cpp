@@ -25,6 +25,8 @@ OptimizerKind optimizer_kind(OptimizerName name) {
       return OptimizerKind::kLion;
     case OptimizerName::kAdagrad:
       return OptimizerKind::kAdagrad;
+    case OptimizerName::kOpenAiAdam:
+      return OptimizerKind::kOpenAiAdam;
   }
   throw internal_error("an optimizer without a kernel");
 }
@@ -60,9 +62,12 @@ std::unique_ptr<Json> read_model_config(const RunConfig& config, std::string& wh
 
 ModelSource open_model(const RunConfig& config) {
   ModelSource source;
-  const ModelOptions options{config.rope_theta.value_or(0), config.train_pad_row};
+  ModelOptions options;
+  options.rope_theta = config.rope_theta.value_or(0);
+  options.train_pad_row = config.train_pad_row;
   if (config.from_scratch) {
     source.config = read_model_config(config, source.where);
+    source.task = set_up_task(config, *source.config, source.where, options);
     source.model = make_model(*source.config, source.where, options);
     source.dtype = resolve_dtype(config, std::nullopt);
     source.stored = source.dtype;
@@ -73,6 +78,7 @@ ModelSource open_model(const RunConfig& config) {
   source.folder = std::make_unique<ModelFolder>(*config.model);
   source.config = std::make_unique<Json>(source.folder->config());
   source.where = (source.folder->folder() / "config.json").string();
+  source.task = set_up_task(config, *source.config, source.where, options);
   source.model = make_model(*source.config, source.where, options);
   source.stored = stored_dtype(match_folder(*source.model, *source.folder));
   source.dtype = resolve_dtype(config, source.stored);
@@ -92,10 +98,14 @@ std::int64_t sequence_length(const RunConfig& config, const Model& model) {
 
 TrainShape train_shape(const RunConfig& config, const ModelSource& source, bool evaluates, int rank, int ranks) {
   TrainShape shape;
-  shape.rows = config.per_device_train_batch_size;
+  if (config.task == TaskName::kMultipleChoice) {
+    shape.rows_per_item = config.num_choices;
+    shape.auxiliary_weight = config.lm_coef;
+  }
+  shape.rows = config.per_device_train_batch_size * shape.rows_per_item;
   shape.seq = sequence_length(config, *source.model);
   shape.accumulation = config.gradient_accumulation_steps;
-  shape.eval_rows = evaluates ? config.per_device_eval_batch_size : 0;
+  shape.eval_rows = evaluates ? config.per_device_eval_batch_size * shape.rows_per_item : 0;
   shape.dtype = source.dtype;
   shape.recompute = recompute_mode(config.recompute);
   shape.deterministic = config.deterministic;

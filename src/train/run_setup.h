@@ -8,6 +8,7 @@
 #include "config/run_config.h"
 #include "models/model.h"
 #include "plan/program_set.h"
+#include "train/run_task.h"
 
 namespace convoy {
 
@@ -19,6 +20,7 @@ struct ModelSource {
   std::unique_ptr<Model> model;
   DType dtype = DType::kF32;   // of the weights that the forward pass reads
   DType stored = DType::kF32;  // of the weights in files
+  TaskSetup task;              // what of it a task has added
 };
 
 // Reads config.json, and of the weights only their headers. Throws usage and data errors.

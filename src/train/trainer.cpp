@@ -21,7 +21,8 @@ void remember_signal(int number) {
 }
 
 BatchView view(const Batch& batch) {
-  return {batch.input_ids, batch.targets, batch.positions, batch.seq_start, batch.token_keys};
+  return {batch.input_ids,  batch.targets,   batch.positions,   batch.seq_start,
+          batch.token_keys, batch.head_rows, batch.head_labels, batch.head_keys};
 }
 
 class Stopwatch {
@@ -119,11 +120,14 @@ StepResult Trainer::train_step() {
   for (const Batch& batch : step->micro_batches) {
     // The gradient of the mean over the whole global batch's targets, however it is cut; or of the mean of micro-batch
     // means.
-    const auto targets =
-        static_cast<double>(options_.micro_batch_average ? std::max<std::int64_t>(batch.target_count, 1)
-                                                         : std::max<std::int64_t>(step->global_targets, 1));
-    const double scale = options_.micro_batch_average ? 1.0 / (targets * micro_batches) : 1.0 / targets;
-    parts.push_back(engine_.micro_step(view(batch), scale * loss_scale));
+    const auto share = [&](std::int64_t of_batch, std::int64_t of_step) {
+      const auto count =
+          static_cast<double>(std::max<std::int64_t>(options_.micro_batch_average ? of_batch : of_step, 1));
+      return loss_scale / (options_.micro_batch_average ? count * micro_batches : count);
+    };
+    const double of_tokens = share(batch.target_count, step->global_targets);
+    const double of_items = share(static_cast<std::int64_t>(batch.samples.size()), step->global_samples);
+    parts.push_back(engine_.micro_step(view(batch), has_task() ? of_items : of_tokens, auxiliary_weight() * of_tokens));
   }
   StepResult report;
   report.learning_rate = plateau_ ? plateau_->learning_rate() : schedule_.at(state_.schedule_step);
@@ -154,6 +158,11 @@ StepResult Trainer::train_step() {
   report.max_steps = options_.max_steps;
   report.epoch = epoch_position();
   report.loss = options_.micro_batch_average ? sums.mean_of_means : sums.totals.mean();
+  if (auxiliary_weight() != 0) {
+    report.task_loss = report.loss;
+    report.auxiliary_loss = options_.micro_batch_average ? sums.auxiliary_mean_of_means : sums.totals.auxiliary_mean();
+    report.loss += auxiliary_weight() * *report.auxiliary_loss;
+  }
   report.accuracy = sums.totals.targets > 0 ? sums.totals.correct / sums.totals.targets : 0;
   report.slowest_rank = sums.slowest_rank;
   report.slowest_seconds = sums.slowest_seconds;
@@ -184,10 +193,10 @@ void Trainer::check_numbers(const StepResult& report) {
       .mend("lower the learning rate, warm up longer, train in f32 or bf16, or look at the data of these steps");
 }
 
-EvaluationResult Trainer::evaluate() {
-  check(evaluation_ != nullptr, "no evaluation data");
+EvaluationResult Trainer::evaluate(const MakeLoader& data) {
+  check(data != nullptr, "no evaluation data");
   const Stopwatch watch;
-  const std::unique_ptr<Loader> loader = evaluation_({});
+  const std::unique_ptr<Loader> loader = data({});
   std::vector<LossTotals> parts;
   while (std::optional<Step> step = loader->next()) {
     for (const Batch& batch : step->micro_batches) parts.push_back(engine_.evaluate(view(batch)));
@@ -199,12 +208,20 @@ EvaluationResult Trainer::evaluate() {
   report.loss = totals.mean();
   report.accuracy = totals.targets > 0 ? totals.correct / totals.targets : 0;
   report.targets = static_cast<std::int64_t>(totals.targets);
+  report.task = has_task();
+  if (auxiliary_weight() != 0) report.auxiliary_loss = totals.auxiliary_mean();
   report.seconds = watch.seconds();
   return report;
 }
 
+void Trainer::evaluate_on(const MakeLoader& data, const std::string& name) {
+  EvaluationResult report = evaluate(data);
+  report.data = name;
+  observer_.on_evaluation(report);
+}
+
 void Trainer::evaluate_now() {
-  EvaluationResult report = evaluate();
+  EvaluationResult report = evaluate(evaluation_);
   const double value = options_.best_metric == "eval_accuracy"     ? report.accuracy
                        : options_.best_metric == "eval_perplexity" ? std::exp(report.loss)
                                                                    : report.loss;
