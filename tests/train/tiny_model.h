@@ -16,8 +16,11 @@ Json tiny_config(const std::string& family);
 struct RandomBatch {
   std::vector<std::int32_t> ids, targets, positions, seq_start;
   std::vector<std::uint64_t> keys;
+  // A decision for each row, between two of its tokens.
+  std::vector<std::int32_t> head_rows, head_labels;
+  std::vector<std::uint64_t> head_keys;
   std::int64_t target_count = 0;
-  BatchView view() const { return {ids, targets, positions, seq_start, keys}; }
+  BatchView view() const { return {ids, targets, positions, seq_start, keys, head_rows, head_labels, head_keys}; }
 };
 
 // Rows of packed documents of random lengths, some targets missing. `first_row` numbers the rows, so that a batch of 4
