@@ -115,10 +115,11 @@ void check_optimizer(const RunConfig& config) {
 void check_task(const RunConfig& config) {
   if (config.task == TaskName::kCausalLm) return;
   if (config.data_format == DataFormat::kText)
-    throw conflict(config, "data_format", "plain text holds no labels", "give csv, tsv or jsonl files");
+    throw conflict(config, "data_format", "`data_format: text` holds no labels, which a task needs",
+                   "give csv, tsv or jsonl files");
   if (config.label_smoothing_factor > 0 || config.z_loss > 0)
     throw conflict(config, config.z_loss > 0 ? "z_loss" : "label_smoothing_factor",
-                   "`label_smoothing_factor` and `z_loss` are for `task: causal_lm`", "leave them out");
+                   "`label_smoothing_factor` and `z_loss` are only for `task: causal_lm`", "leave them out");
   if (config.seq_length && *config.seq_length < 8)
     throw conflict(config, "seq_length", "a task's texts need at least 8 tokens", "set seq_length higher");
 }

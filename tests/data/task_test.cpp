@@ -59,7 +59,7 @@ TEST_F(Tasks, ChoicesOfEveryForm) {
   EXPECT_EQ(cloze->label(0), 1);
   EXPECT_EQ(cloze->label(1), 0);
   ASSERT_EQ(cloze->parts(0).size(), 1U);
-  EXPECT_EQ(cloze->parts(0)[0], 28U);
+  EXPECT_EQ(cloze->parts(0)[0], 26U);
   const auto same = [&](const std::string& name, const std::string& content) {
     const auto data = read(name, content, SampleKind::kChoice, choice(64));
     EXPECT_EQ(data->label(0), 1) << name;
