@@ -1,6 +1,6 @@
 # For people. Every target installs what it needs, builds what is out of date and runs.
 BUILD := build/release
-.PHONY: all build demo test bench format lint fuzz clean
+.PHONY: all build demo demo-stories test bench format lint fuzz clean
 
 all: build
 
@@ -14,6 +14,12 @@ demo:
 	@cmake --preset release -DCONVOY_BUILD_TESTS=ON >/dev/null
 	@cmake --build $(BUILD) --target convoy
 	@examples/demo/run.sh $(BUILD)/bin/convoy
+
+demo-stories:
+	@tools/setup.sh
+	@cmake --preset release -DCONVOY_BUILD_TESTS=ON >/dev/null
+	@cmake --build $(BUILD) --target convoy
+	@examples/stories/run.sh $(BUILD)/bin/convoy
 
 test: build
 	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error
