@@ -1,6 +1,6 @@
 # Writes N little stories with a right and a wrong ending, all different.
 #   awk -f stories.awk -v n=1000 -v seed=1 -v format=csv     columns of the ROCStories cloze test
-#   awk -f stories.awk -v n=1000 -v seed=1 -v format=jsonl   {"text": story with its right ending}
+#   awk -f stories.awk -v n=1000 -v seed=1 -v format=jsonl   {"text": story with an ending}, sometimes with a wrong one that is denied
 #   -v avoid='FILE …'   leaves out the stories that CSV files made before hold
 # What has to be understood: where a thing is after it was moved (both endings name a place of the story), who has it after
 # it was given on (both endings name a person of the story), how somebody feels after what happened to whom.
@@ -69,6 +69,12 @@ function feeling(    p, good, bad, first, asked) {
   wrong = names[p[asked]] " was " (asked == 1 ? unhappy[i] : happy[i]) "."
 }
 
+# The end of a story as text: the right one, or what somebody might say with what others think of it.
+function told(    who) {
+  if (!random(3)) return right
+  return random(2) ? right " That was true." : wrong " That was not true."
+}
+
 BEGIN {
   state = (seed * 7919 + 104729) % 2147483646 + 1
   for (i = 0; i < 10; i++) random(2)
@@ -93,6 +99,6 @@ BEGIN {
     seen[story] = 1
     made++
     if (format == "csv") print "story" made "," row answer
-    else printf "{\"text\": \"%s %s %s %s %s\"}\n", s[1], s[2], s[3], s[4], right
+    else printf "{\"text\": \"%s %s %s %s %s\"}\n", s[1], s[2], s[3], s[4], told()
   }
 }
