@@ -1,6 +1,6 @@
 # Writes N little stories with a right and a wrong ending, all different.
 #   awk -f stories.awk -v n=1000 -v seed=1 -v format=csv     columns of the ROCStories cloze test
-#   awk -f stories.awk -v n=1000 -v seed=1 -v format=jsonl   {"text": story with an ending}, sometimes with a wrong one that is denied
+#   awk -f stories.awk -v n=1000 -v seed=1 -v format=jsonl   {"text": story with an ending, which is confirmed or denied}
 #   -v avoid='FILE …'   leaves out the stories that CSV files made before hold
 # What has to be understood: where a thing is after it was moved (both endings name a place of the story), who has it after
 # it was given on (both endings name a person of the story), how somebody feels after what happened to whom.
@@ -69,11 +69,8 @@ function feeling(    p, good, bad, first, asked) {
   wrong = names[p[asked]] " was " (asked == 1 ? unhappy[i] : happy[i]) "."
 }
 
-# The end of a story as text: the right one, or what somebody might say with what others think of it.
-function told(    who) {
-  if (!random(3)) return right
-  return random(2) ? right " That was true." : wrong " That was not true."
-}
+# The end of a story as text: what somebody says of it, rightly or not, and what others answer.
+function told() { return random(2) ? right " That is true." : wrong " That is wrong." }
 
 BEGIN {
   state = (seed * 7919 + 104729) % 2147483646 + 1

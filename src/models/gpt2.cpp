@@ -66,7 +66,7 @@ void Gpt2::declare() {
   add(embedding_name(), {c_.vocab, c_.hidden}, c_.init_std, 0, true);
   add(c_.post_norm ? "transformer.positions_embed.weight" : "transformer.wpe.weight", {c_.positions, c_.hidden}, c_.init_std, 0, true);
   // GPT-2's residual projections start smaller by √(2L), so that the sum of the branches keeps its size.
-  const double all = c_.projection_std;
+  const double all = c_.init_std;
   const double residual = c_.post_norm ? all : all / std::sqrt(2.0 * static_cast<double>(c_.layers));
   for (std::int64_t l = 0; l < c_.layers; ++l) {
     const std::string p = fmt::format("transformer.h.{}.", l);
@@ -134,7 +134,6 @@ Gpt2Config read_sizes(const ConfigReader& config, std::int64_t default_positions
   made.residual_dropout = config.number("resid_pdrop", 0.1);
   made.tied = config.boolean("tie_word_embeddings", true);
   made.init_std = config.number("initializer_range", 0.02);
-  made.projection_std = made.init_std;
   return made;
 }
 
@@ -144,7 +143,6 @@ Gpt2Config read_gpt1_config(const ConfigReader& config) {
   Gpt2Config made = read_sizes(config, 512);
   made.post_norm = true;
   made.intermediate = 4 * made.hidden;
-  made.projection_std = 0.02;  // transformers draws the products' weights so, whatever initializer_range says
   const std::string activation = config.text("afn", "gelu");
   if (activation != "gelu" && activation != "gelu_new") {  // both name the tanh form here
     throw usage_error(fmt::format("'afn' {} is not supported", activation))

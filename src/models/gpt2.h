@@ -15,7 +15,6 @@ struct Gpt2Config {
   bool gelu_tanh = true;
   bool tied = true;
   double init_std = 0.02;
-  double projection_std = 0.02;  // of the products' weights, before what the residual projections are made smaller by
   // GPT-1: each branch is added first and the sum normalised, x = LN(x + branch(x)); no norm at the end.
   bool post_norm = false;
 };
