@@ -1,6 +1,6 @@
 # For people. Every target installs what it needs, builds what is out of date and runs.
 BUILD := build/release
-.PHONY: all build demo demo-stories test bench format lint fuzz clean
+.PHONY: all build cuda-compiles demo demo-stories test bench format lint fuzz clean
 
 all: build
 
@@ -21,7 +21,15 @@ demo-stories:
 	@cmake --build $(BUILD) --target convoy
 	@examples/stories/run.sh $(BUILD)/bin/convoy
 
-test: build
+# Where nvcc 12.8 or newer is installed the CUDA device and its tests are compiled, for one architecture: without a GPU that is
+# all there is to check. CUDA_ARCH=80-real checks another.
+CUDA_ARCH := 90a-real
+cuda-compiles:
+	@tools/has_nvcc.sh || exit 0; \
+	  cmake -S . -B build/cuda-compiles -G Ninja -DCMAKE_BUILD_TYPE=Release -DCONVOY_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=$(CUDA_ARCH) >/dev/null && \
+	  cmake --build build/cuda-compiles --target cuda_test
+
+test: build cuda-compiles
 	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error
 
 bench:

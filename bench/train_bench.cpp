@@ -25,7 +25,7 @@ struct Arguments {
   std::string config, dtype = "f32", recompute = "none", device = "cpu";
   std::int64_t batch = 4, seq = 512, accum = 1, steps = 10;
   int threads = 0;
-  bool profile = false, any_order = false, bf16_state = false, verbose = false;
+  bool profile = false, any_order = false, bf16_state = false, offload = false, verbose = false;
 };
 
 double now() {
@@ -81,7 +81,7 @@ int run(const Arguments& arguments) {
   const auto model = make_model(read_json(arguments.config), arguments.config);
   const auto dtype = parse_dtype(arguments.dtype);
   if (!dtype) throw usage_error("no such dtype");
-  const std::unique_ptr<Device> device = make_device(arguments.device, {0, !arguments.any_order});
+  const std::unique_ptr<Device> device = make_device(arguments.device, {0, 1, !arguments.any_order});
   TrainShape shape;
   shape.rows = arguments.batch;
   shape.seq = arguments.seq;
@@ -92,6 +92,8 @@ int run(const Arguments& arguments) {
     shape.optimizer.moment_dtype = DType::kBF16;
     shape.master_weights = false;
   }
+  shape.has_own_memory = arguments.device != "cpu";
+  shape.offload_optimizer = arguments.offload;
   shape.max_grad_norm = 1;
   shape.weight_decay = 0.01;
   shape.recompute = arguments.recompute == "full"
@@ -105,16 +107,17 @@ int run(const Arguments& arguments) {
   double first = 0, update_seconds = 0;
   for (std::int64_t step = 0; step < arguments.steps; ++step) {
     const double start = now();
-    LossTotals totals;
     for (std::int64_t m = 0; m < arguments.accum; ++m) {
       const RandomBatch batch = random_batch(arguments.batch, arguments.seq, model->vocab_size(),
                                              static_cast<std::uint64_t>(step * arguments.accum + m));
-      totals +=
-          engine.micro_step({batch.ids, batch.targets, batch.positions, batch.seq_start, batch.keys}, 1 / targets);
+      engine.start_micro_step({batch.ids, batch.targets, batch.positions, batch.seq_start, batch.keys}, 1 / targets);
     }
+    if (arguments.profile) device->synchronize();
     const double updating = now();
     engine.update(1e-4, step + 1);
     update_seconds += now() - updating;
+    LossTotals totals;
+    for (const LossTotals& each : engine.take_losses()) totals += each;
     seconds.push_back(now() - start);
     losses.push_back(totals.mean());
     if (step == 0) first = now() - begin;
@@ -140,6 +143,7 @@ int run(const Arguments& arguments) {
                      {"peak_rss_bytes", usage.ru_maxrss * 1024L},
                      {"device_bytes", device->memory().peak},
                      {"planned_bytes", engine.programs().sizes.total()},
+                     {"planned_host_bytes", engine.programs().sizes.host_total()},
                      {"seconds_to_first_step", first},
                      {"losses", losses}};
   fmt::print("{}\n", line.dump());
@@ -170,6 +174,7 @@ int main(int argc, char** argv) {
   app.add_option("--recompute", arguments.recompute, "none, selective or full");
   app.add_option("--device", arguments.device, "cpu or cuda");
   app.add_flag("--profile", arguments.profile, "time every operation");
+  app.add_flag("--offload", arguments.offload, "the optimizer's state in host memory");
   app.add_flag("--bf16-state", arguments.bf16_state, "bf16 moments and no master weights");
   app.add_flag("--verbose", arguments.verbose, "the log of the choices made");
   app.add_flag("--any-order", arguments.any_order,

@@ -9,6 +9,7 @@ build_packages=(
   nlohmann-json3-dev libsimdjson-dev libyaml-cpp-dev libcli11-dev libspdlog-dev libfmt-dev
   libpcre2-dev libutf8proc-dev libsentencepiece-dev
   libzstd-dev zlib1g-dev libxxhash-dev
+  libsndfile1-dev libsoxr-dev libkissfft-dev
   libcpp-httplib-dev libssl-dev libbrotli-dev
   libgtest-dev libgmock-dev
 )

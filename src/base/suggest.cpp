@@ -33,6 +33,17 @@ std::optional<std::string> nearest_name(std::string_view name, std::span<const s
       best = candidate;
     }
   }
+  if (best) return best;
+  // A word cut short: num_procs for num_processes.
+  std::size_t longest = std::max<std::size_t>(4, name.size() < 2 ? name.size() : name.size() - 2);
+  for (const std::string& candidate : known) {
+    const auto common = static_cast<std::size_t>(
+        std::mismatch(name.begin(), name.end(), candidate.begin(), candidate.end()).first - name.begin());
+    if (common > longest) {
+      longest = common;
+      best = candidate;
+    }
+  }
   return best;
 }
 

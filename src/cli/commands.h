@@ -22,6 +22,7 @@ int tokenize_command(const Words& words);
 int tokenizer_command(const Words& words);
 int checkpoint_command(const Words& words);
 int export_command(const Words& words);
+int bench_command(const Words& words);
 int config_command(const Words& words);
 
 // Parses the words of a command made with CLI11. Returns false after printing help. Throws a usage error.

@@ -15,6 +15,7 @@
 #include "cli/start_workers.h"
 #include "launch/hostfile.h"
 #include "launch/ssh_launch.h"
+#include "train/run.h"
 
 namespace convoy {
 namespace {
@@ -106,16 +107,13 @@ std::optional<LaunchWords> parse(const Words& words) {
 }
 
 RunConfig configured(const LaunchWords& launch) {
-  Words words = launch.command;
-  if (launch.max_restarts) words.insert(words.end(), {"--max_restarts", std::to_string(*launch.max_restarts)});
-  return parse_run_config(words);
+  if (!launch.max_restarts) return parse_run_config(launch.command);
+  return parse_run_config(with_flag(launch.command, "max_restarts", std::to_string(*launch.max_restarts)));
 }
 
 // The words for other processes: theirs is the number of ranks that is started, whatever the run file says.
 Words command_for(const LaunchWords& launch, int ranks) {
-  Words words = launch.command;
-  words.insert(words.end(), {"--num_processes", std::to_string(ranks)});
-  return words;
+  return with_flag(launch.command, "num_processes", std::to_string(ranks));
 }
 
 // --num_processes counts all hosts' ranks, as accelerate's does.
@@ -194,6 +192,7 @@ int launch_node(const LaunchWords& launch) {
 
 int launch_over_ssh(const LaunchWords& launch, const std::vector<Host>& hosts) {
   const RunConfig config = configured(launch);
+  check_before_start(config);
   SshLaunchOptions options;
   options.ssh = launch.ssh;
   std::istringstream words(launch.launcher_words);
@@ -247,7 +246,9 @@ int launch_command(const Words& words) {
   std::optional<std::vector<Host>> hosts = read_hostfile(launch.hostfile.empty() ? kUsual : launch.hostfile);
   if (!hosts) {
     if (!launch.hostfile.empty()) {
-      log_warning("Unable to find hostfile {}, will proceed with training with local resources only.", launch.hostfile);
+      // DeepSpeed goes on with this host alone: hours later the user learns that the others were idle.
+      throw usage_error(fmt::format("Unable to find hostfile {}", launch.hostfile))
+          .mend("correct the path; without --hostfile the job runs on this host alone");
     }
     const bool chosen = !launch.choice.include.empty() || !launch.choice.exclude.empty();
     if (chosen) {

@@ -26,6 +26,7 @@ constexpr Command kCommands[] = {
     {"train", "train or fine-tune a model", train_command},
     {"launch", "start a run on several processes or hosts", launch_command},
     {"plan", "say what memory a run takes, to the byte, before it runs", plan_command},
+    {"bench", "measure what this machine does at best, for logs and plans", bench_command},
     {"generate", "continue a text with a model", generate_command},
     {"tokenize", "count or show the tokens of files", tokenize_command},
     {"tokenizer", "train a tokenizer", tokenizer_command},
@@ -67,6 +68,8 @@ int run(const Words& words) {
 
 bool parse_words(CLI::App& app, const Words& words) {
   Words reversed(words.rbegin(), words.rend());
+  const std::string name = app.get_name();
+  app.name("convoy " + name);
   try {
     app.parse(reversed);
     return true;
@@ -74,7 +77,7 @@ bool parse_words(CLI::App& app, const Words& words) {
     fmt::print("{}", app.help());
     return false;
   } catch (const CLI::ParseError& failure) {
-    throw usage_error(failure.what()).mend(fmt::format("see: convoy {} --help", app.get_name()));
+    throw usage_error(failure.what()).mend(fmt::format("see: convoy {} --help", name));
   }
 }
 

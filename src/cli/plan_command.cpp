@@ -21,7 +21,8 @@ int plan_command(const Words& words) {
     return 0;
   }
   const RunConfig config = parse_run_config(words);
-  const std::unique_ptr<Device> device = make_device(config.device, {0, config.deterministic});
+  const std::unique_ptr<Device> device = make_device(
+      config.device, {0, static_cast<int>(config.num_processes.value_or(1)), config.deterministic, config.tf32});
   const std::string text = plan_run(config, *device);
   fmt::print("{}", text);
   return static_cast<int>(text.ends_with("does not fit\n") ? Status::kDoesNotFit : Status::kDone);

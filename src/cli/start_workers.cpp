@@ -9,7 +9,9 @@
 #include "base/error.h"
 #include "checkpoint/checkpoint_manifest.h"
 #include "checkpoint/checkpoint_store.h"
+#include "config/key_registry.h"
 #include "config/resolve.h"
+#include "train/run.h"
 
 namespace convoy {
 namespace {
@@ -54,6 +56,25 @@ std::string own_program() {
 
 }  // namespace
 
+Words with_flag(const Words& words, const std::string& name, const std::string& value) {
+  const Key* key = find_key(name);
+  check(key != nullptr, "a flag for other processes is unknown");
+  Words kept;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const std::size_t equals = words[i].find('=');
+    std::string given =
+        words[i].starts_with("--") ? words[i].substr(2, equals == std::string::npos ? equals : equals - 2) : "";
+    std::replace(given.begin(), given.end(), '-', '_');
+    if (given.empty() || find_key(given) != key) {
+      kept.push_back(words[i]);
+    } else if (equals == std::string::npos && i + 1 < words.size() && !words[i + 1].starts_with("--")) {
+      ++i;  // its value
+    }
+  }
+  kept.insert(kept.end(), {"--" + name, value});
+  return kept;
+}
+
 WorkerWords training_words(const RunConfig& config, const Words& words, int ranks) {
   const auto begin = std::filesystem::file_time_type::clock::now();
   const auto range = elastic_range(config);
@@ -64,20 +85,20 @@ WorkerWords training_words(const RunConfig& config, const Words& words, int rank
     if (now != ranks) {
       const std::optional<std::int64_t> accumulation = accumulation_on(config, planned, now);
       if (!accumulation) return std::nullopt;
-      line.insert(line.end(), {"--num_processes", std::to_string(now), "--gradient_accumulation_steps",
-                               std::to_string(*accumulation)});
+      line = with_flag(line, "num_processes", std::to_string(now));
+      line = with_flag(line, "gradient_accumulation_steps", std::to_string(*accumulation));
     }
     if (restart == 0) return line;
     if (const auto newest = newest_checkpoint(config, begin)) {
-      line.insert(line.end(), {"--resume_from_checkpoint", *newest, "--no-overwrite_output_dir"});
-    } else if (config.resume_from_checkpoint) {
-      line.insert(line.end(), {"--resume_from_checkpoint", *config.resume_from_checkpoint});
+      line = with_flag(line, "resume_from_checkpoint", *newest);
+      if (config.overwrite_output_dir) line.emplace_back("--no-overwrite_output_dir");
     }
     return line;
   };
 }
 
 int start_workers(const RunConfig& config, const Words& words, SupervisorOptions options) {
+  check_before_start(config);
   options.program = own_program();
   options.max_restarts = static_cast<int>(config.max_restarts);
   const int ranks = options.ranks;
@@ -90,6 +111,7 @@ int start_workers(const RunConfig& config, const Words& words, SupervisorOptions
 
 int serve_node(const RunConfig& config, const Words& words, const NodeEnvironment& node, int local_size,
                SupervisorOptions options) {
+  check_before_start(config);
   if (local_size == 0) local_size = node.local_size.value_or(static_cast<int>(config.num_processes.value_or(1)));
   options.program = own_program();
   options.ranks = local_size;

@@ -10,6 +10,8 @@ namespace convoy {
 
 // The words of an attempt's workers: `words` (those of `convoy train`), and after a restart where to go on from.
 // `ranks` are those of the run's settings; fewer accumulate more, so that the global batch stays.
+// The words with one value for a key, whatever they said of it under any of its names.
+Words with_flag(const Words& words, const std::string& name, const std::string& value);
 WorkerWords training_words(const RunConfig& config, const Words& words, int ranks);
 
 // Starts `options.ranks` ranks, which are all of the run, and looks after them until they end. Restarts and elastic

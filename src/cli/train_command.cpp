@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/log.h"
 #include "cli/commands.h"
 #include "cli/start_workers.h"
 #include "comm/communicator.h"
@@ -28,12 +29,20 @@ int be_worker(const RunConfig& config, const WorkerEnvironment& worker) {
   options.token = worker.token;
   options.serve_rendezvous = worker.rank == 0;
   options.timeout_seconds = config.timeout;
-  const std::unique_ptr<Communicator> communicator = connect(options);
+  // A launcher may count the ranks of this host or of all.
+  if (config.num_processes && *config.num_processes != worker.size && *config.num_processes != worker.local_size &&
+      worker.rank == 0) {
+    log_warning("num_processes {} ({}) does not count: {} has started {} ranks", *config.num_processes,
+                config.source_of("num_processes"), worker.started_by, worker.size);
+  }
+  std::unique_ptr<Device> device;  // outlives the communicator, which may use it
+  std::unique_ptr<Communicator> communicator = connect(options);
   try {
-    const std::unique_ptr<Device> device = make_device(config.device, {worker.local_rank, config.deterministic});
+    device = make_device(config.device, {worker.local_rank, worker.local_size, config.deterministic, config.tf32});
+    communicator = device_communicator(*device, std::move(communicator));
     return run_training(config, *device, kVersion, *communicator);
   } catch (const std::exception& failure) {
-    communicator->abort(failure.what());
+    if (communicator) communicator->abort(failure.what());
     throw;
   }
 }
@@ -60,7 +69,7 @@ int train_command(const Words& words) {
   SupervisorOptions options;
   options.ranks = static_cast<int>(config.num_processes.value_or(1));
   if (options.ranks > 1) return start_workers(config, kept, options);
-  const std::unique_ptr<Device> device = make_device(config.device, {0, config.deterministic});
+  const std::unique_ptr<Device> device = make_device(config.device, {0, 1, config.deterministic, config.tf32});
   const std::unique_ptr<Communicator> communicator = make_single_communicator();
   return run_training(config, *device, kVersion, *communicator);
 }

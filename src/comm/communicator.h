@@ -58,6 +58,8 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::string name() const = 0;  // of the backend
+  // Whether operations take tensors in a device's memory too.
+  virtual bool reaches_device_memory() const { return false; }
 
   // Started operations run one after another, in the order of the calls, beside the caller. The memory of the pieces
   // (and the spans of pieces themselves) must stay as it is until wait() returns. Element types: f32, f64, bf16, f16

@@ -15,14 +15,22 @@ namespace convoy {
 class QueuedCommunicator : public Communicator {
  public:
   Ticket start_reduce_scatter(DType dtype, std::span<const ScatterPiece> pieces) final {
-    return queue_.start(
-        [this, dtype, pieces] { observed("reduce-scatter", [&] { run_reduce_scatter(dtype, pieces); }); });
+    return queue_.start([this, dtype, pieces, now = mark()] {
+      reach(now);
+      observed("reduce-scatter", [&] { run_reduce_scatter(dtype, pieces); });
+    });
   }
   Ticket start_all_gather(DType dtype, std::span<const GatherPiece> pieces) final {
-    return queue_.start([this, dtype, pieces] { observed("all-gather", [&] { run_all_gather(dtype, pieces); }); });
+    return queue_.start([this, dtype, pieces, now = mark()] {
+      reach(now);
+      observed("all-gather", [&] { run_all_gather(dtype, pieces); });
+    });
   }
   Ticket start_all_reduce(DType dtype, std::span<const ReducePiece> pieces) final {
-    return queue_.start([this, dtype, pieces] { observed("all-reduce", [&] { run_all_reduce(dtype, pieces); }); });
+    return queue_.start([this, dtype, pieces, now = mark()] {
+      reach(now);
+      observed("all-reduce", [&] { run_all_reduce(dtype, pieces); });
+    });
   }
   void wait(Ticket ticket) final { traffic_.seconds_waiting += queue_.wait(ticket); }
   void reduce_scatter(DType dtype, std::span<const ScatterPiece> pieces) final {
@@ -44,6 +52,10 @@ class QueuedCommunicator : public Communicator {
   virtual void run_reduce_scatter(DType dtype, std::span<const ScatterPiece> pieces) = 0;
   virtual void run_all_gather(DType dtype, std::span<const GatherPiece> pieces) = 0;
   virtual void run_all_reduce(DType dtype, std::span<const ReducePiece> pieces) = 0;
+  // For devices that work beside the host: mark() is called when an operation is started, reach() where it runs, and
+  // returns once what the device had been told before is done.
+  virtual std::uint64_t mark() { return 0; }
+  virtual void reach(std::uint64_t /*mark*/) {}
   // Seconds that operations in the calling thread have waited for other ranks so far, where the backend knows.
   virtual double seconds_waited() const { return 0; }
 
@@ -72,6 +84,7 @@ class QueuedCommunicator : public Communicator {
   void direct(const Operation& operation) {
     traffic_.seconds_waiting += queue_.wait_all();
     const double before = seconds_waited();
+    reach(mark());
     operation();
     traffic_.seconds_waiting += seconds_waited() - before;
   }

@@ -13,6 +13,8 @@
 #include <chrono>
 #include <climits>
 #include <cstring>
+#include <ctime>
+#include <filesystem>
 #include <thread>
 
 #include "base/error.h"
@@ -54,6 +56,35 @@ enum State : std::uint32_t { kComing = 0, kHere = 1, kLeft = 2 };
 
 Error peer_lost(const std::string& what) {
   return {Status::kPeerLost, what};
+}
+
+Error already_running(int rank) {
+  return usage_error(fmt::format("rank {} of this job is already running", rank))
+      .mend("start each rank once; two jobs at once need names of their own (CONVOY_JOB, or another MASTER_PORT)");
+}
+
+bool lock_is_held(int file, int byte) {
+  struct flock lock = byte_lock(F_WRLCK, byte);
+  if (::fcntl(file, F_OFD_GETLK, &lock) != 0) return true;  // cannot tell: the timeout will
+  return lock.l_type != F_UNLCK;
+}
+
+// A job that is killed before its ranks have met leaves its segment behind: memory that nobody would give back. Younger
+// ones may belong to a job that has not locked it yet.
+void remove_leftovers() {
+  constexpr std::time_t kOld = 60;
+  const std::string mine = fmt::format("convoy-{}-", ::getuid());
+  std::error_code failure;
+  for (std::filesystem::directory_iterator it("/dev/shm", failure), end; !failure && it != end; it.increment(failure)) {
+    const std::string name = it->path().filename().string();
+    if (!name.starts_with(mine)) continue;
+    const int file = ::shm_open(("/" + name).c_str(), O_RDWR | O_CLOEXEC, 0);
+    if (file < 0) continue;
+    struct stat status {};
+    if (::fstat(file, &status) == 0 && ::time(nullptr) - status.st_mtime > kOld && !lock_is_held(file, 0))
+      ::shm_unlink(("/" + name).c_str());
+    ::close(file);
+  }
 }
 
 }  // namespace
@@ -116,10 +147,10 @@ ShmSegment::ShmSegment(const SegmentOptions& options) : options_(options) {
   } catch (...) {
     if (base_ != nullptr) ::munmap(base_, bytes_);
     if (fd_ >= 0) ::close(fd_);
-    if (options_.rank == 0) ::shm_unlink(options_.name.c_str());
+    if (made_) ::shm_unlink(options_.name.c_str());
     throw;
   }
-  if (options_.rank == 0) ::shm_unlink(options_.name.c_str());
+  if (made_) ::shm_unlink(options_.name.c_str());
 }
 
 void ShmSegment::leave() {
@@ -136,10 +167,17 @@ ShmSegment::~ShmSegment() {
 
 void ShmSegment::create() {
   const std::size_t bytes = scratch_offset(options_.size);
-  ::shm_unlink(options_.name.c_str());  // a leftover of a job that was killed while it started
+  remove_leftovers();
+  if (const int other = ::shm_open(options_.name.c_str(), O_RDWR | O_CLOEXEC, 0); other >= 0) {
+    const bool in_use = lock_is_held(other, 0);
+    ::close(other);
+    if (in_use) throw already_running(0);
+    ::shm_unlink(options_.name.c_str());  // of a job that was killed while it started
+  }
   fd_ = ::shm_open(options_.name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd_ < 0)
     throw storage_error(fmt::format("cannot make shared memory {}: {}", options_.name, std::strerror(errno)));
+  made_ = true;
   struct flock lock = byte_lock(F_WRLCK, 0);
   if (::fcntl(fd_, F_OFD_SETLK, &lock) != 0)
     throw storage_error(fmt::format("cannot lock shared memory {}: {}", options_.name, std::strerror(errno)));
@@ -178,13 +216,13 @@ void ShmSegment::join() {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  check(header_->size == static_cast<std::uint64_t>(options_.size) && header_->scratch == options_.scratch,
-        "the ranks were started with different numbers of ranks");
-  struct flock lock = byte_lock(F_WRLCK, options_.rank);
-  if (::fcntl(fd_, F_OFD_SETLK, &lock) != 0) {
-    throw usage_error(fmt::format("rank {} of this job is already running", options_.rank))
-        .mend("start each rank once; two jobs at once need names of their own");
+  if (header_->size != static_cast<std::uint64_t>(options_.size) || header_->scratch != options_.scratch) {
+    throw usage_error(fmt::format("rank {} was started as one of {} ranks, rank 0 as one of {}", options_.rank,
+                                  options_.size, header_->size))
+        .mend("start all ranks with the same number of ranks and the same program");
   }
+  struct flock lock = byte_lock(F_WRLCK, options_.rank);
+  if (::fcntl(fd_, F_OFD_SETLK, &lock) != 0) throw already_running(options_.rank);
   control(options_.rank).state.store(kHere, std::memory_order_release);
   wake();
 }
@@ -198,9 +236,7 @@ void ShmSegment::wait_for_all_to_join() {
 }
 
 bool ShmSegment::holds_lock(int peer) const {
-  struct flock lock = byte_lock(F_WRLCK, peer);
-  if (::fcntl(fd_, F_OFD_GETLK, &lock) != 0) return true;  // cannot tell: the timeout will
-  return lock.l_type != F_UNLCK;
+  return lock_is_held(fd_, peer);
 }
 
 void ShmSegment::wake() {
@@ -290,7 +326,9 @@ std::optional<Error> ShmSegment::lost_peer(const char* what, int only_peer) cons
     if (state == kLeft) return peer_lost(fmt::format("rank {} has left while rank {} waits in {}", r, rank(), what));
     if (gone) {
       return peer_lost(fmt::format("rank {} died (seen by rank {} in {})", r, rank(), what))
-          .mend("its own error, if it gave one, says why; resume with --resume_from_checkpoint latest");
+          .mend(
+              "its own error, if it gave one, says why; where a checkpoint was saved, --resume_from_checkpoint true "
+              "goes on from it");
     }
     const std::uint64_t last = peer.progress.load(std::memory_order_relaxed);
     const std::uint64_t now = now_ns();

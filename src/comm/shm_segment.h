@@ -83,6 +83,7 @@ class ShmSegment {
 
   SegmentOptions options_;
   int fd_ = -1;
+  bool made_ = false;  // the name is this object's to remove
   std::byte* base_ = nullptr;
   std::size_t bytes_ = 0;
   Header* header_ = nullptr;

@@ -164,7 +164,10 @@ std::vector<std::string> inactive_keys(const RunConfig& config) {
   const char* there = "the CPU device keeps it in host memory anyway";
   const Condition conditions[] = {
       {"offload_optimizer", !host, there},
-      {"offload_param", !host, there},
+      {"offload_param", false,
+       host ? there : "weights stay in the GPU's memory: only the optimizer's state is offloaded"},
+      {"tf32", !host, "the CPU device multiplies float32 as it is"},
+      {"tf32", host || !config.dtype || config.dtype == DType::kF32, "dtype is not f32"},
       {"stage3_prefetch_bucket_size", stage3, "zero_stage is not 3"},
       {"stage3_param_persistence_threshold", stage3, "zero_stage is not 3"},
       {"stage3_max_live_parameters", stage3, "zero_stage is not 3"},

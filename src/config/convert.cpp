@@ -56,7 +56,7 @@ class Converter {
  public:
   explicit Converter(const Given& given) : given_(given), key_(*given.key), node_(given.node) {}
 
-  Value convert() const {
+  SettingValue convert() const {
     if (node_.kind == ConfigNode::Kind::kNull) {
       if (key_.nullable || key_.kind == Key::Kind::kAny) return {};
       if (key_.kind == Key::Kind::kMap) return std::string("{}");
@@ -80,7 +80,7 @@ class Converter {
       case Key::Kind::kMap:
         return map();
       case Key::Kind::kTextOrMap:
-        return node_.kind == ConfigNode::Kind::kMap ? map() : Value(path());
+        return node_.kind == ConfigNode::Kind::kMap ? map() : SettingValue(path());
       case Key::Kind::kTextOrBool:
         return text_or_bool();
       case Key::Kind::kAny:
@@ -106,7 +106,7 @@ class Converter {
     return text();
   }
 
-  Value boolean() const {
+  SettingValue boolean() const {
     const auto value = parse_bool(text());
     if (!value) throw wrong();
     return *value;
@@ -118,20 +118,20 @@ class Converter {
     if (low || high) throw wrong();
   }
 
-  Value integer(std::optional<std::int64_t> value) const {
+  SettingValue integer(std::optional<std::int64_t> value) const {
     if (!value) throw wrong();
     check_range(static_cast<double>(*value));
     return *value;
   }
 
-  Value real() const {
+  SettingValue real() const {
     const auto value = parse_real(text());
     if (!value) throw wrong();
     check_range(*value);
     return *value;
   }
 
-  Value choice() const {
+  SettingValue choice() const {
     const std::string word = lower(text());
     for (const Key::Word& known : key_.words) {
       if (lower(known.text) == word) return known.index;
@@ -146,7 +146,7 @@ class Converter {
     throw wrong(did_you_mean(word, words));
   }
 
-  Value list() const {
+  SettingValue list() const {
     std::vector<std::string> result;
     if (node_.kind == ConfigNode::Kind::kMap) throw wrong();
     if (node_.kind == ConfigNode::Kind::kScalar) return std::vector<std::string>{node_.text};
@@ -159,15 +159,15 @@ class Converter {
     return result;
   }
 
-  Value map() const {
+  SettingValue map() const {
     if (node_.kind != ConfigNode::Kind::kMap) throw wrong();
     return to_json(node_).dump();
   }
 
   // true and false are kept as words; a folder with such a name is written ./true.
-  Value text_or_bool() const {
+  SettingValue text_or_bool() const {
     const auto truth = node_.quoted ? std::nullopt : parse_bool(text());
-    if (truth) return *truth ? Value(std::string("true")) : Value();
+    if (truth) return *truth ? SettingValue(std::string("true")) : SettingValue();
     if (text().empty()) throw wrong();
     return text();
   }
@@ -179,7 +179,7 @@ class Converter {
 
 }  // namespace
 
-Value convert_value(const Given& given) {
+SettingValue convert_value(const Given& given) {
   return Converter(given).convert();
 }
 
@@ -213,7 +213,7 @@ std::string accepted_values(const Key& key) {
   return text;
 }
 
-std::string value_text(const Key& key, const Value& value) {
+std::string value_text(const Key& key, const SettingValue& value) {
   if (std::holds_alternative<std::monostate>(value)) return "null";
   if (const auto* truth = std::get_if<bool>(&value)) return *truth ? "true" : "false";
   if (const auto* whole = std::get_if<std::int64_t>(&value)) {

@@ -60,8 +60,10 @@ class Translator {
     if (key == "scheduler" || key == "optimizer") return walk_named(key, value);
     if (const DeepSpeedKey* known = find(key)) return use(*known, key, value);
     if (!is_section(key)) {
-      made_.notes.push_back(fmt::format("no effect: `{}` ({}) is no key of DeepSpeed's{}", entry.key, at(value),
-                                        did_you_mean(key, names_under(""))));
+      const std::string nearest = did_you_mean(key, names_under(""));
+      // DeepSpeed passes over unknown sections, and so keeps silent about a misspelt one.
+      (nearest.empty() ? made_.notes : made_.warnings)
+          .push_back(fmt::format("no effect: `{}` ({}) is no key of DeepSpeed's{}", entry.key, at(value), nearest));
       return;
     }
     walk(key, value);

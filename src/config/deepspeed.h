@@ -9,9 +9,10 @@
 namespace convoy {
 
 struct DeepSpeedSettings {
-  std::vector<Given> given;         // values of run-file keys; "auto" gives none
-  std::vector<std::string> notes;   // what has no effect and why
-  std::vector<std::string> filled;  // run-file keys that "auto" takes as they are, defaults too
+  std::vector<Given> given;           // values of run-file keys; "auto" gives none
+  std::vector<std::string> notes;     // what has no effect and why
+  std::vector<std::string> warnings;  // sections that look like slips of the pen
+  std::vector<std::string> filled;    // run-file keys that "auto" takes as they are, defaults too
 };
 
 // `config`: the value of the key `deepspeed`, a path, JSON text, base64 of it, or a map. Throws usage errors that name

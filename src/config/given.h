@@ -27,11 +27,11 @@ struct CommandLine {
 CommandLine parse_flags(const std::vector<std::string>& args);
 
 // Checks and converts; usage errors name the key, the place and what is accepted.
-Value convert_value(const Given& given);
+SettingValue convert_value(const Given& given);
 // "a whole number of at least 1", "one of pack, pad, concat": what a key accepts.
 std::string accepted_values(const Key& key);
 // A value as YAML, as convert_value reads it.
-std::string value_text(const Key& key, const Value& value);
+std::string value_text(const Key& key, const SettingValue& value);
 // null, false, 0, no, none, or empty.
 bool is_off(const ConfigNode& node);
 

@@ -14,12 +14,12 @@ Key& Section::add_word(std::string name, std::string RunConfig::*field, std::vec
   key.kind = Key::Kind::kChoice;
   key.help = std::move(help);
   for (std::size_t i = 0; i < words.size(); ++i) key.word(words[i], static_cast<std::int64_t>(i));
-  key.get = [field, words](const RunConfig& config) -> Value {
+  key.get = [field, words](const RunConfig& config) -> SettingValue {
     const auto found = std::find(words.begin(), words.end(), config.*field);
     check(found != words.end(), "a text field holds a word that its key does not know");
     return static_cast<std::int64_t>(found - words.begin());
   };
-  key.set = [field, words](RunConfig& config, const Value& value) {
+  key.set = [field, words](RunConfig& config, const SettingValue& value) {
     config.*field = words.at(static_cast<std::size_t>(std::get<std::int64_t>(value)));
   };
   return keys.emplace_back(std::move(key));

@@ -16,7 +16,7 @@
 namespace convoy {
 
 // A checked value. A map is its JSON text; nothing (monostate) is null.
-using Value = std::variant<std::monostate, bool, std::int64_t, double, std::string, std::vector<std::string>>;
+using SettingValue = std::variant<std::monostate, bool, std::int64_t, double, std::string, std::vector<std::string>>;
 
 struct Key {
   enum class Kind : std::uint8_t {
@@ -53,11 +53,12 @@ struct Key {
   std::string unset;  // what null or no value means, for the reference
   double min = -std::numeric_limits<double>::infinity(), max = std::numeric_limits<double>::infinity();
   bool above_min = false, below_max = false;  // the bound itself is not allowed
+  bool of_process = false;                    // may differ between the ranks of a job: places, threads, logs
   std::vector<Word> words;
   std::vector<Refusal> refusals;
   std::vector<Alias> aliases;
-  std::function<Value(const RunConfig&)> get;
-  std::function<void(RunConfig&, const Value&)> set;
+  std::function<SettingValue(const RunConfig&)> get;
+  std::function<void(RunConfig&, const SettingValue&)> set;
 
   Key& range(double low, double high = std::numeric_limits<double>::infinity()) {
     min = low;
@@ -95,6 +96,10 @@ struct Key {
   // null sets the type's zero (max_grad_norm: null).
   Key& null_is_zero() {
     nullable = true;
+    return *this;
+  }
+  Key& per_process() {
+    of_process = true;
     return *this;
   }
   Key& bytes() {
@@ -168,15 +173,15 @@ Key& Section::add(std::string name, T RunConfig::*field, std::string help) {
   key.kind = key_detail::kind_of<Stored>();
   key.help = std::move(help);
   key.nullable = Inner::optional || std::is_same_v<Stored, std::vector<std::string>>;
-  key.get = [field](const RunConfig& config) -> Value {
+  key.get = [field](const RunConfig& config) -> SettingValue {
     if constexpr (Inner::optional) {
       if (!(config.*field)) return {};
-      return Value(*(config.*field));
+      return SettingValue(*(config.*field));
     } else {
-      return Value(config.*field);
+      return SettingValue(config.*field);
     }
   };
-  key.set = [field](RunConfig& config, const Value& value) {
+  key.set = [field](RunConfig& config, const SettingValue& value) {
     const auto* stored = std::get_if<Stored>(&value);
     if (stored != nullptr) {
       config.*field = *stored;
@@ -198,7 +203,7 @@ Key& Section::add_choice(std::string name, E RunConfig::*field, const std::vecto
   key.help = std::move(help);
   key.nullable = Inner::optional;
   for (std::size_t i = 0; i < words.size(); ++i) key.word(words[i], static_cast<std::int64_t>(i));
-  key.get = [field](const RunConfig& config) -> Value {
+  key.get = [field](const RunConfig& config) -> SettingValue {
     if constexpr (Inner::optional) {
       if (!(config.*field)) return {};
       return static_cast<std::int64_t>(*(config.*field));
@@ -206,7 +211,7 @@ Key& Section::add_choice(std::string name, E RunConfig::*field, const std::vecto
       return static_cast<std::int64_t>(config.*field);
     }
   };
-  key.set = [field](RunConfig& config, const Value& value) {
+  key.set = [field](RunConfig& config, const SettingValue& value) {
     const auto* index = std::get_if<std::int64_t>(&value);
     if (index != nullptr) {
       config.*field = static_cast<Stored>(*index);

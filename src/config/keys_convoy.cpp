@@ -14,16 +14,19 @@ Section model_keys() {
   Section s{"Model", {}};
   s.add("model", &RunConfig::model, "Folder of a Hugging Face model: config.json, safetensors, tokenizer.")
       .also("model_name_or_path")
-      .when_unset("only with from_scratch and model_config");
+      .when_unset("only with from_scratch and model_config")
+      .per_process();
   s.add("from_scratch", &RunConfig::from_scratch, "Start from random weights, drawn from the seed.");
   s.add("model_config", &RunConfig::model_config,
         "For from_scratch: the path of a config.json, or the configuration itself as a map.")
       .as(Key::Kind::kTextOrMap)
       .also("config_name")
-      .when_unset("the model folder's config.json");
+      .when_unset("the model folder's config.json")
+      .per_process();
   s.add("tokenizer", &RunConfig::tokenizer, "Folder or file of the tokenizer.")
       .also("tokenizer_name")
-      .when_unset("the model folder");
+      .when_unset("the model folder")
+      .per_process();
   s.add_choice("dtype", &RunConfig::dtype, {"f32", "bf16", "f16"},
                "Type of the weights that the step computes with. bf16 and f16 keep float32 master weights and moments; "
                "f16 scales the loss.")
@@ -43,6 +46,8 @@ Section model_keys() {
       .when_unset("as config.json says");
   s.add("train_pad_row", &RunConfig::train_pad_row,
         "Also train the embedding row of the padding token, which otherwise gets no gradient.");
+  s.add("freeze_encoder", &RunConfig::freeze_encoder,
+        "Do not train the audio encoder of Whisper or GLM-ASR: it has neither gradients nor optimizer state.");
   return s;
 }
 
@@ -67,25 +72,37 @@ Section task_keys() {
 Section data_keys() {
   Section s{"Data", {}};
   s.add("train_files", &RunConfig::train_files, "Training files; patterns such as `data/*.jsonl` are expanded.")
-      .also("train_file");
+      .also("train_file")
+      .per_process();
   s.add("validation_files", &RunConfig::validation_files, "Evaluation files, as train_files.")
       .also("validation_file")
-      .also("eval_files");
+      .also("eval_files")
+      .per_process();
   s.add("test_files", &RunConfig::test_files,
         "Files on which the final model (the best, with load_best_model_at_end) is evaluated after training.")
-      .also("test_file");
+      .also("test_file")
+      .per_process();
   s.add_choice("data_format", &RunConfig::data_format, {"auto", "jsonl", "text", "csv", "tsv"},
                "How the files are read; auto goes by the file's ending.");
   s.add_choice("text_mode", &RunConfig::text_mode, {"file", "paragraph", "line"},
                "What one sample of a text file is: the whole file, a paragraph (blank lines between), a line.");
   s.add("text_field", &RunConfig::text_field, "The field or column that holds the text.").also("text_column");
-  s.add_choice("chat_format", &RunConfig::chat_format,
-               {"auto", "glm4", "chatml", "qwen2", "qwen2.5", "qwen3", "llama3", "llama3.1", "none"},
-               "How conversations become text; auto goes by the tokenizer.")
+  s.add_choice(
+       "chat_format", &RunConfig::chat_format,
+       {"auto", "glm4", "chatml", "qwen2", "qwen2.5", "qwen3", "llama3", "llama3.1", "none", "template"},
+       "How conversations become text. auto takes the model folder's chat template where it has one, else goes by "
+       "the tokenizer.")
       .word("qwen25", 4);
   s.add("validation_split", &RunConfig::validation_split,
         "Samples set aside for evaluation when validation_files is empty: below 1 a fraction, else a count.")
       .range(0);
+  s.add("audio_windows", &RunConfig::audio_windows,
+        "GLM-ASR: the most windows of audio (30 s in the published model) that one recording may fill.")
+      .range(1, 64);
+  s.add("audio_language", &RunConfig::audio_language,
+        "Whisper: the language of recordings whose manifest line names none, as `en`.")
+      .when_unset("no language token");
+  s.add("audio_task", &RunConfig::audio_task, "Whisper: the task token beside the language, transcribe or translate.");
   s.add("seq_length", &RunConfig::seq_length, "Tokens per sequence.")
       .range(1, 1 << 24)
       .also("max_seq_length")
@@ -105,7 +122,9 @@ Section data_keys() {
                "Order of the training samples: shuffled anew each epoch, or as they lie in the files.")
       .refuse("group_by_length", "use packing: pack; rows are full then, whatever the lengths");
   s.add("dataloader_drop_last", &RunConfig::dataloader_drop_last, "Leave out the last micro-batch if it is not full.");
-  s.add("cache_dir", &RunConfig::cache_dir, "Folder for tokenized data.").when_unset("`cache` in output_dir");
+  s.add("cache_dir", &RunConfig::cache_dir, "Folder for tokenized data.")
+      .when_unset("`cache` in output_dir")
+      .per_process();
   return s;
 }
 
@@ -124,24 +143,31 @@ Section machine_keys() {
   s.add("loss_chunk_rows", &RunConfig::loss_chunk_rows,
         "Rows of logits that exist at a time; 0: what suits the device.")
       .range(0, 1 << 24);
-  s.add("threads", &RunConfig::threads, "Threads that compute; 0 takes every core.").range(0, 4096);
+  s.add("threads", &RunConfig::threads, "Threads that compute; 0 takes every core.").range(0, 4096).per_process();
   s.add("memory_limit", &RunConfig::memory_limit,
         "The most memory that the run may plan, as 12GiB; 0 is what the machine has.")
       .bytes()
-      .range(0);
+      .range(0)
+      .per_process();
   s.add("deterministic", &RunConfig::deterministic, "The same run gives the same bits.").also("full_determinism");
   s.add_word("device", &RunConfig::device, {"cpu", "cuda"}, "Where the run computes: cuda needs a build with CUDA.")
       .refuse("gpu", "use device: cuda")
       .refuse("mps", "use device: cpu");
-  s.add("print_program", &RunConfig::print_program, "Print the instructions of a training step.");
+  s.add("tf32", &RunConfig::tf32,
+        "cuda, dtype f32: matrix products with their factors rounded to TF32's 10 bits, several times as fast.")
+      .null_is_zero();
+  s.add("print_program", &RunConfig::print_program, "Print the instructions of a training step.").per_process();
   s.add("wall_clock_breakdown", &RunConfig::wall_clock_breakdown,
-        "Print the seconds of each logged step by kind of operation, and each rank's share of waiting.");
+        "Print the seconds of each logged step by kind of operation, and each rank's share of waiting.")
+      .per_process();
   s.add("steps_per_print", &RunConfig::steps_per_print,
         "Print DeepSpeed's line of step, skipped steps and rate so often.")
       .range(1, kMostElements)
-      .when_unset("never");
+      .when_unset("never")
+      .per_process();
   s.add("trace", &RunConfig::trace, "Write when each instruction of the first steps ran, as a Chrome/Perfetto trace.")
-      .when_unset("no trace");
+      .when_unset("no trace")
+      .per_process();
   return s;
 }
 
@@ -151,16 +177,19 @@ Section rank_keys() {
       .range(1, 4096)
       .also("num_gpus")
       .also("nproc_per_node")
-      .when_unset("one, or what the launcher that started this process says");
+      .when_unset("one, or what the launcher that started this process says")
+      .per_process();
   s.add("deepspeed", &RunConfig::deepspeed,
         "A DeepSpeed configuration: the path of a JSON file, or the JSON itself. See docs/deepspeed.md.")
       .as(Key::Kind::kTextOrMap)
       .also("deepspeed_config")
       .also("deepspeed_config_file")
-      .when_unset("none");
+      .when_unset("none")
+      .per_process();
   s.add("strict_ds", &RunConfig::strict_ds,
         "Refuse a DeepSpeed configuration that differs from a setting given beside it, as Hugging Face does; else the "
-        "configuration counts, with a warning.");
+        "configuration counts, with a warning.")
+      .per_process();
   s.add("train_batch_size", &RunConfig::train_batch_size,
         "Sequences per optimizer step over all ranks; gradient_accumulation_steps follows from it.")
       .range(1, kMostElements)
@@ -187,10 +216,13 @@ Section rank_keys() {
         "Stage 3: a gathered weight is kept if fewer elements than this are used before it is used again.")
       .range(0, kMostElements);
   s.add_choice("offload_optimizer", &RunConfig::offload_optimizer, {"none", "cpu"},
-               "Where the optimizer's state lives; on the CPU device it is there anyway.")
+               "Where the optimizer's state lives: cpu frees the GPU's memory, and the update goes over the link. On "
+               "the CPU device "
+               "it is there anyway.")
       .refuse("nvme", "use cpu");
   s.add_choice("offload_param", &RunConfig::offload_param, {"none", "cpu"},
-               "Where sharded weights live between uses; on the CPU device they are there anyway.")
+               "Where sharded weights live between uses. On the CPU device they are there anyway; on a GPU they stay "
+               "in its memory for now.")
       .refuse("nvme", "use cpu");
   s.add_choice(
        "gradient_compression", &RunConfig::gradient_compression, {"none", "fp16", "bf16", "onebit"},
@@ -203,12 +235,15 @@ Section rank_keys() {
         "where the head shares the embedding.");
   s.add("timeout", &RunConfig::timeout, "Seconds without a sign of progress after which a rank is given up.")
       .range(0)
-      .open_min();
+      .open_min()
+      .per_process();
   s.add("max_restarts", &RunConfig::max_restarts,
         "How often the run is started again, from its newest checkpoint, after a rank was lost.")
-      .range(0, 1e6);
+      .range(0, 1e6)
+      .per_process();
   s.add("elastic", &RunConfig::elastic, "MIN:MAX ranks: a restart may go on with fewer ranks.")
-      .when_unset("always as many as at the start");
+      .when_unset("always as many as at the start")
+      .per_process();
   s.add("scale_lr_from", &RunConfig::scale_lr_from,
         "Multiply learning_rate by ranks / this number: the linear scaling rule, for a rate that was chosen on so many "
         "ranks.")

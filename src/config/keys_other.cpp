@@ -26,7 +26,7 @@ Section accepted_keys() {
        {"fp16_opt_level", "half_precision_backend", "fp16_backend", "torchdynamo", "torch_compile_backend",
         "torch_compile_mode", "liger_kernel_config", "torch_empty_cache_steps", "ddp_backend"},
        pytorch);
-  none_flags(s, {"tf32", "jit_mode_eval", "use_ipex", "torch_compile", "use_liger_kernel"}, pytorch);
+  none_flags(s, {"jit_mode_eval", "use_ipex", "torch_compile", "use_liger_kernel"}, pytorch);
   none_flags(s, {"bf16_full_eval", "fp16_full_eval"}, "evaluation computes in the run's dtype");
   none(s, {"gradient_checkpointing_kwargs"}, "recomputation has one implementation here");
   none_flags(s, {"use_cache"}, "training keeps no cache of past keys and values");

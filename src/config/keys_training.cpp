@@ -132,9 +132,10 @@ Section evaluation_keys() {
 
 Section checkpoint_keys() {
   Section s{"Checkpoints", {}};
-  s.add("output_dir", &RunConfig::output_dir, "Folder of the checkpoints and of the final model.");
+  s.add("output_dir", &RunConfig::output_dir, "Folder of the checkpoints and of the final model.").per_process();
   s.add("overwrite_output_dir", &RunConfig::overwrite_output_dir,
-        "Start anew although output_dir already holds checkpoints.");
+        "Start anew although output_dir already holds checkpoints.")
+      .per_process();
   s.add_choice("save_strategy", &RunConfig::save_strategy, {"no", "steps", "epoch", "best"}, "When to save.")
       .word("false", 0);
   s.add("save_steps", &RunConfig::save_steps, "Steps between checkpoints; below 1 a share of all steps.")
@@ -148,7 +149,7 @@ Section checkpoint_keys() {
   s.add("async_save", &RunConfig::async_save,
         "Write checkpoints beside training, from a copy in memory; else training waits.");
   s.add("resume_from_checkpoint", &RunConfig::resume_from_checkpoint,
-        "Folder of a checkpoint to go on from; true takes the newest in output_dir.")
+        "Folder of a checkpoint to go on from; true or latest takes the newest in output_dir.")
       .as(Key::Kind::kTextOrBool)
       .also("resume")
       .when_unset("start anew");
@@ -165,23 +166,31 @@ Section logging_keys() {
   s.add("logging_first_step", &RunConfig::logging_first_step, "Also log the first step.");
   s.add("logging_nan_inf_filter", &RunConfig::logging_nan_inf_filter,
         "Leave losses that are not finite out of the logged mean.");
-  s.add("report_to", &RunConfig::report_to,
-        "tensorboard writes event files; all is everything built in; none is none.");
-  s.add("logging_dir", &RunConfig::logging_dir, "Folder of the event files.").when_unset("`runs` in output_dir");
-  s.add("run_name", &RunConfig::run_name, "A name for logs and plots.").when_unset("output_dir");
+  s.add("report_to", &RunConfig::report_to, "tensorboard writes event files; all is everything built in; none is none.")
+      .per_process();
+  s.add("logging_dir", &RunConfig::logging_dir, "Folder of the event files.")
+      .when_unset("`runs` in output_dir")
+      .per_process();
+  s.add("run_name", &RunConfig::run_name, "A name for logs and plots.").when_unset("output_dir").per_process();
   s.add("log_file", &RunConfig::log_file, "File of JSON lines, one object per log.")
-      .when_unset("`log.jsonl` in output_dir");
-  s.add("plot", &RunConfig::plot, "File for a drawing of the loss curves (SVG).").when_unset("none");
+      .when_unset("`log.jsonl` in output_dir")
+      .per_process();
+  s.add("plot", &RunConfig::plot, "File for a drawing of the loss curves (SVG).").when_unset("none").per_process();
   s.add("ceilings_file", &RunConfig::ceilings_file,
-        "What the card was measured to do at best (docs/benchmarks.md); logs then say the share of it that is reached.")
-      .when_unset("none");
+        "What the device was measured to do at best (docs/benchmarks.md); logs then say the share of it that is "
+        "reached. "
+        "`none`: no file.")
+      .when_unset("what `convoy bench` wrote for this device, if it did")
+      .per_process();
   s.add_choice("log_level", &RunConfig::log_level, {"debug", "info", "warning", "error"}, "What is written to stderr.")
       .word("passive", 1)
       .word("warn", 2)
-      .word("critical", 3);
-  s.add("disable_tqdm", &RunConfig::disable_tqdm, "Plain lines instead of an updating progress line.");
+      .word("critical", 3)
+      .per_process();
+  s.add("disable_tqdm", &RunConfig::disable_tqdm, "Plain lines instead of an updating progress line.").per_process();
   s.add("include_num_input_tokens_seen", &RunConfig::include_num_input_tokens_seen,
-        "Log how many input tokens were trained on.");
+        "Log how many input tokens were trained on.")
+      .per_process();
   return s;
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 std::string default_text(const Key& key) {
   static const RunConfig defaults;
-  const Value value = key.get(defaults);
+  const SettingValue value = key.get(defaults);
   return std::holds_alternative<std::monostate>(value) ? "" : value_text(key, value);
 }
 
@@ -168,6 +168,20 @@ std::string print_resolved(const RunConfig& config) {
     }
   }
   return out;
+}
+
+std::vector<std::pair<std::string, std::string>> shared_settings(const RunConfig& config) {
+  std::vector<std::pair<std::string, std::string>> settings;
+  for (const Section& section : key_sections()) {
+    for (const Key& key : section.keys) {
+      if (key.effect != Key::Effect::kUsed || key.of_process) continue;
+      std::string text = value_text(key, key.get(config));
+      // Where a checkpoint lies may differ between hosts, but not whether the run goes on from one.
+      if (key.name == "resume_from_checkpoint") text = config.resume_from_checkpoint ? "given" : "not given";
+      settings.emplace_back(key.name, std::move(text));
+    }
+  }
+  return settings;
 }
 
 }  // namespace convoy

@@ -15,7 +15,7 @@
 namespace convoy {
 namespace {
 
-void give(RunConfig& config, const std::string& key, const Value& value, const std::string& source) {
+void give(RunConfig& config, const std::string& key, const SettingValue& value, const std::string& source) {
   const Key* known = find_key(key);
   check(known != nullptr && known->set != nullptr, "a derived key is unknown");
   known->set(config, value);
@@ -160,7 +160,7 @@ std::string strict_mismatch(const Given& given) {
                                                     "per_device_train_batch_size",
                                                     "gradient_accumulation_steps"};
   if (std::find(compared.begin(), compared.end(), given.key->name) == compared.end()) return "";
-  const Value standard = given.key->get(defaults);
+  const SettingValue standard = given.key->get(defaults);
   if (convert_value(given) == standard) return "";
   return fmt::format("\n- ds {}={} vs hf {}={}", given.written, value_text(*given.key, convert_value(given)),
                      given.key->name, value_text(*given.key, standard));
@@ -198,6 +198,7 @@ void merge_deepspeed(std::vector<Given>& all, RunConfig& config) {
       std::find_if(all.begin(), all.end(), [](const Given& each) { return each.key->name == "deepspeed"; });
   if (file == all.end() || is_off(file->node)) return;
   DeepSpeedSettings read = read_deepspeed(file->node, file->where);
+  for (std::string& warning : read.warnings) config.warnings.push_back(std::move(warning));
   const bool strict = strict_deepspeed(all);
   std::string mismatches;
   const auto explicit_key = [&](const std::string& name) {
@@ -262,7 +263,7 @@ RunConfig build(std::vector<Given> file, std::vector<Given> flags) {
       refuse(given);
       continue;
     }
-    const Value value = convert_value(given);
+    const SettingValue value = convert_value(given);
     note_old_name(given, config.notes);
     if (given.key->effect == Key::Effect::kNone) {
       if (!is_off(given.node)) effects.add(given);

@@ -17,7 +17,7 @@ enum class OptimizerName : std::uint8_t { kAdamW, kAdam, kSgd, kLion, kAdagrad, 
 enum class TaskName : std::uint8_t { kCausalLm, kMultipleChoice, kClassification };
 enum class DataFormat : std::uint8_t { kAuto, kJsonl, kText, kCsv, kTsv };
 enum class TextMode : std::uint8_t { kFile, kParagraph, kLine };
-enum class ChatSetting : std::uint8_t { kAuto, kGlm4, kChatMl, kQwen2, kQwen25, kQwen3, kLlama3, kLlama31, kNone };
+enum class ChatSetting : std::uint8_t { kAuto, kGlm4, kChatMl, kQwen2, kQwen25, kQwen3, kLlama3, kLlama31, kNone, kTemplate };
 enum class PackingMode : std::uint8_t { kPack, kPad, kConcat };
 enum class TooLong : std::uint8_t { kSplit, kTruncate };
 enum class RecomputeSetting : std::uint8_t { kNone, kSelective, kFull };
@@ -36,6 +36,7 @@ struct RunConfig {
   std::optional<DType> dtype;  // f32, bf16 or f16; see resolve_dtype
   std::optional<double> rope_theta;
   bool train_pad_row = false;
+  bool freeze_encoder = false;
 
   // Task
   TaskName task = TaskName::kCausalLm;
@@ -58,6 +59,10 @@ struct RunConfig {
   SampleOrder train_sampling_strategy = SampleOrder::kRandom;
   bool dataloader_drop_last = false;
   std::optional<std::string> cache_dir;
+  // Data of models that hear
+  std::int64_t audio_windows = 1;
+  std::optional<std::string> audio_language;
+  std::string audio_task = "transcribe";
 
   // Batches and steps
   std::int64_t per_device_train_batch_size = 8, per_device_eval_batch_size = 8;
@@ -95,6 +100,7 @@ struct RunConfig {
   std::int64_t memory_limit = 0;  // bytes; 0 = what the machine has
   bool deterministic = true;
   std::string device = "cpu";
+  bool tf32 = false;
 
   // Ranks and sharding
   std::optional<std::int64_t> num_processes;
@@ -185,6 +191,9 @@ std::string config_help();
 std::string config_reference();
 // Every setting as a YAML run file that reads back to the same settings, with the source of each as a comment.
 std::string print_resolved(const RunConfig& config);
+
+// Names and values of what all ranks of a job must be told alike: every key but those of one process.
+std::vector<std::pair<std::string, std::string>> shared_settings(const RunConfig& config);
 
 // Checks that need more than one key; parse_run_config has called it.
 void check_run_config(const RunConfig& config);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 
 #include "base/error.h"
 #include "base/parallel.h"
@@ -45,6 +46,9 @@ CpuDevice::CpuDevice() : registry_(std::make_unique<KernelRegistry>("CPU")) {
   cpu::register_embedding(*registry_);
   cpu::register_linear(*registry_);
   cpu::register_attention(*registry_);
+  cpu::register_cross_attention(*registry_);
+  cpu::register_frames(*registry_);
+  cpu::register_cached_attention(*registry_);
   cpu::register_head(*registry_);
   cpu::register_classes(*registry_);
   cpu::register_update(*registry_);
@@ -55,6 +59,20 @@ CpuDevice::~CpuDevice() = default;
 
 std::string CpuDevice::name() const {
   return fmt::format("cpu ({}, {} threads)", cpu::name_of(cpu::active_isa()), threads());
+}
+
+// The processor's name and the threads that compute: both are what its speed depends on.
+std::string CpuDevice::card() const {
+  std::ifstream processors("/proc/cpuinfo");
+  std::string line, model = "processor";
+  while (std::getline(processors, line)) {
+    const std::size_t colon = line.find(": ");
+    if (colon == std::string::npos || !line.starts_with("model name")) continue;
+    model = line.substr(colon + 2);
+    break;
+  }
+  return fmt::format("{}, {}, {} thread{}", model, cpu::name_of(cpu::active_isa()), threads(),
+                     threads() == 1 ? "" : "s");
 }
 
 std::unique_ptr<DeviceMemory> CpuDevice::allocate(std::size_t bytes) {
@@ -74,6 +92,19 @@ void CpuDevice::copy_in(std::byte* to, std::span<const std::byte> from) {
 }
 void CpuDevice::copy_out(std::span<std::byte> to, const std::byte* from) {
   if (!to.empty()) std::memcpy(to.data(), from, to.size());
+}
+
+std::unique_ptr<DeviceMemory> CpuDevice::allocate_host(std::size_t bytes) {
+  return std::make_unique<HostMemory>(bytes, host_memory_);
+}
+
+// In pieces that all threads share.
+void CpuDevice::start_copy(std::byte* to, const std::byte* from, std::size_t bytes) {
+  constexpr std::size_t kPiece = std::size_t{1} << 20;
+  parallel_for(static_cast<std::int64_t>((bytes + kPiece - 1) / kPiece), [&](std::int64_t i) {
+    const std::size_t begin = static_cast<std::size_t>(i) * kPiece;
+    std::memcpy(to + begin, from + begin, std::min(kPiece, bytes - begin));
+  });
 }
 
 }  // namespace convoy

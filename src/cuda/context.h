@@ -12,6 +12,7 @@ class MatmulChoices;
 
 struct Options {
   int ordinal = 0;
+  int sharers = 1;            // ranks that use this GPU
   bool tf32 = false;          // matrix products of f32 tensors in TF32
   bool deterministic = true;  // attention's backward pass gives the same bits each time
   bool search = true;         // time cuBLASLt's algorithms instead of taking its first proposal

@@ -10,17 +10,21 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <vector>
 
+#include "base/cache_folder.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "cuda/cuda_check.h"
 #include "cuda/fill.h"
+#include "cuda/product.h"
 
 namespace convoy::cuda {
 namespace {
 
 constexpr int kProposals = 24;
+constexpr float kNever = 1e30f;  // milliseconds of an algorithm that does not run
 
 cudaDataType_t cuda_type(DType dtype) {
   switch (dtype) {
@@ -98,7 +102,8 @@ struct Matmul::Impl {
     layout(&second, s.in, s.transpose_a ? s.m : s.k, s.transpose_a ? s.k : s.m);
     layout(&result, s.out, s.n, s.m);
     algorithm = of.matmul_choices->find(
-        s.key() + (of.options.tf32 ? "_tf32" : "") + (of.options.search ? "" : "_first"), [this] { return choose(); });
+        s.key() + (of.options.tf32 ? "_tf32" : "") + (odd_rows() ? "_odd" : "") + (of.options.search ? "" : "_first"),
+        [this] { return choose(); });
   }
   ~Impl() {
     cublasLtMatrixLayoutDestroy(first);
@@ -109,6 +114,22 @@ struct Matmul::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
+  // Whether some matrix has rows that are no multiple of 16 bytes: then neither are the addresses of parts of it.
+  bool odd_rows() const {
+    const std::size_t in = size_of(spec.in), out = size_of(spec.out);
+    const auto odd = [](std::int64_t columns, std::size_t size) {
+      return static_cast<std::size_t>(columns) * size % 16 != 0;
+    };
+    return odd(spec.transpose_a ? spec.m : spec.k, in) || odd(spec.transpose_b ? spec.k : spec.n, in) ||
+           odd(spec.n, out);
+  }
+  bool plain_does_it() const { return spec.in != DType::kF32; }
+  // Convoy's own product stands among the choices as an algorithm without content.
+  static bool is_plain(const cublasLtMatmulAlgo_t& algo) {
+    return std::all_of(std::begin(algo.data), std::end(algo.data), [](std::uint64_t word) { return word == 0; });
+  }
+
+  // Empty where cuBLASLt has none.
   std::vector<cublasLtMatmulHeuristicResult_t> proposals() const {
     cublasLtMatmulPreference_t preference = nullptr;
     check_cublas(cublasLtMatmulPreferenceCreate(&preference), "a product's preferences");
@@ -119,19 +140,33 @@ struct Matmul::Impl {
                                          sizeof(workspace));
     cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
                                          sizeof(reductions));
+    if (odd_rows()) {
+      const auto align = [&](cublasLtMatmulPreferenceAttributes_t which, DType dtype) {
+        const auto bytes = static_cast<std::uint32_t>(size_of(dtype));
+        cublasLtMatmulPreferenceSetAttribute(preference, which, &bytes, sizeof(bytes));
+      };
+      align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, spec.in);
+      align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, spec.in);
+      align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, spec.out);
+      align(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, spec.out);
+    }
     std::vector<cublasLtMatmulHeuristicResult_t> found(kProposals);
     int count = 0;
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(context.blas, operation, first, second, result, result,
                                                                  preference, kProposals, found.data(), &count);
     cublasLtMatmulPreferenceDestroy(preference);
-    found.resize(static_cast<std::size_t>(std::max(count, 0)));
-    if (status != CUBLAS_STATUS_SUCCESS || found.empty())
-      throw internal_error(fmt::format("cuBLASLt has no algorithm for the product {}", spec.key()));
+    found.resize(status == CUBLAS_STATUS_SUCCESS ? static_cast<std::size_t>(std::max(count, 0)) : 0);
     return found;
   }
 
+  Error no_algorithm() const {
+    return internal_error(fmt::format("cuBLASLt has no algorithm for the product {}", spec.key()));
+  }
+
   cublasLtMatmulAlgo_t choose() const {
-    const auto found = proposals();
+    std::vector<cublasLtMatmulHeuristicResult_t> found = proposals();
+    if (plain_does_it() && (found.empty() || odd_rows())) found.emplace_back();  // it may win where rows are odd
+    if (found.empty()) throw no_algorithm();
     if (!context.options.search || found.size() == 1) return found[0].algo;
     try {
       return fastest(found);
@@ -156,9 +191,10 @@ struct Matmul::Impl {
     const auto once = [&](const cublasLtMatmulAlgo_t& algo) {
       return launch(algo, a.data, b.data, bias.data, c.data, c.data, workspace.data) == CUBLAS_STATUS_SUCCESS;
     };
-    std::vector<float> best(found.size(), 1e30f);
+    std::vector<float> best(found.size(), kNever);
     for (int round = 0; round < 4; ++round) {  // rounds over all, so that clocks and heat are shared fairly
       for (std::size_t i = 0; i < found.size(); ++i) {
+        if (round > 0 && best[i] == kNever) continue;
         if (round > 0 && best[i] > 1.15f * *std::min_element(best.begin(), best.end())) continue;
         if (round == 0 && !once(found[i].algo)) continue;
         cudaEventRecord(begin, context.stream);
@@ -173,6 +209,10 @@ struct Matmul::Impl {
     cudaEventDestroy(begin);
     cudaEventDestroy(end);
     const auto winner = static_cast<std::size_t>(std::min_element(best.begin(), best.end()) - best.begin());
+    if (best[winner] == kNever) {
+      if (!plain_does_it()) throw no_algorithm();
+      return {};
+    }
     log_debug("product {}: algorithm {} of {}, {:.0f} TFLOP/s (first proposal {:.0f})", spec.key(), winner + 1,
               found.size(), rate(best[winner]), rate(best[0]));
     return found[winner].algo;
@@ -184,6 +224,10 @@ struct Matmul::Impl {
 
   cublasStatus_t launch(const cublasLtMatmulAlgo_t& algo, const void* a, const void* b, const void* bias,
                         const void* sum, void* c, void* workspace) const {
+    if (is_plain(algo)) {
+      plain_product(context.stream, spec, a, b, bias, sum, c);
+      return CUBLAS_STATUS_SUCCESS;
+    }
     const float alpha = 1, beta = spec.accumulate ? 1 : 0;
     if (spec.bias) set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     return cublasLtMatmul(context.blas, operation, &alpha, b, first, a, second, &beta, spec.accumulate ? sum : c,
@@ -259,18 +303,9 @@ cublasLtMatmulAlgo_t MatmulChoices::find(const std::string& key, const std::func
 }
 
 std::filesystem::path matmul_choices_file(const cudaDeviceProp& card) {
-  const auto variable = [](const char* name) -> std::filesystem::path {
-    const char* value = std::getenv(name);
-    return value == nullptr ? "" : value;
-  };
-  std::filesystem::path folder = variable("CONVOY_CACHE_DIR");
-  if (folder.empty() && !variable("XDG_CACHE_HOME").empty()) folder = variable("XDG_CACHE_HOME") / "convoy";
-  if (folder.empty() && !variable("HOME").empty()) folder = variable("HOME") / ".cache" / "convoy";
+  const std::filesystem::path folder = cache_folder();
   if (folder.empty()) return {};
-  std::string name = card.name;
-  std::replace_if(
-      name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
-  return folder / fmt::format("cublaslt-{}-{}.txt", cublasLtGetVersion(), name);
+  return folder / fmt::format("cublaslt-{}-{}.txt", cublasLtGetVersion(), file_word(card.name));
 }
 
 }  // namespace convoy::cuda

@@ -32,7 +32,8 @@ inline constexpr std::size_t kMatmulWorkspace = std::size_t{32} << 20;
 
 class Matmul {
  public:
-  // Chooses the algorithm: from the choices made before, or by timing cuBLASLt's proposals on random data.
+  // Chooses the algorithm: from the choices made before, or by timing cuBLASLt's proposals on random data. Where rows
+  // are no multiple of 16 bytes, Convoy's own product (product.h) is one of them, and may be the only one.
   Matmul(Context& context, const MatmulSpec& spec);
   ~Matmul();
   Matmul(Matmul&&) noexcept;

@@ -22,7 +22,9 @@ std::string task_key(const TaskEncoding& task) {
 
 std::string EncodeSettings::key() const {
   const auto quoted = [](const std::string& text) { return fmt::format("{}:{}", text.size(), text); };
-  return fmt::format("chat={} parse={} last={} system={} today={} special={} eos={} parse_text={}",
+  const std::string shown = chat_template ? fmt::format("template={:016x} ", chat_template->fingerprint()) : "";
+  return shown +
+         fmt::format("chat={} parse={} last={} system={} today={} special={} eos={} parse_text={}",
                      chat_format ? name_of(*chat_format) : "none", chat.parse_special, chat.last_turn_only,
                      chat.default_system ? quoted(*chat.default_system) : "default", quoted(chat.today),
                      add_special_tokens, append_eos, parse_special) +
@@ -31,7 +33,10 @@ std::string EncodeSettings::key() const {
 
 SampleEncoder::SampleEncoder(const Tokenizer& tokenizer, EncodeSettings settings)
     : tokenizer_(tokenizer), settings_(std::move(settings)), eos_(tokenizer.eos_id()) {
-  if (settings_.chat_format) chat_.emplace(*settings_.chat_format, tokenizer_, settings_.chat);
+  if (settings_.chat_template) {
+    template_.emplace(*settings_.chat_template, tokenizer_, settings_.chat);
+  } else if (settings_.chat_format)
+    chat_.emplace(*settings_.chat_format, tokenizer_, settings_.chat);
 }
 
 std::vector<TokenId> SampleEncoder::text(std::string_view text, bool add_special) const {
@@ -63,12 +68,23 @@ EncodedSample SampleEncoder::encode_prompt(const Sample& sample) const {
 EncodedSample SampleEncoder::encode(const Sample& sample) const {
   if (sample.kind == Sample::Kind::kChoice) return encode_choice(sample);
   if (sample.kind == Sample::Kind::kLabelled) return encode_labelled(sample);
-  if (sample.kind == Sample::Kind::kMessages && chat_) return chat_->encode(sample.messages);
+  if (sample.kind == Sample::Kind::kMessages && template_) return template_->encode(sample.messages, sample.tools);
+  if (sample.kind == Sample::Kind::kMessages && chat_) {
+    if (!sample.tools.empty()) {
+      throw data_error(fmt::format("chat format {} does not show the conversation's tools", name_of(chat_->format())))
+          .mend(
+              "take a model folder with a chat template (chat_format: template), or write the tools into the content "
+              "of "
+              "the system message");
+    }
+    return chat_->encode(sample.messages);
+  }
   if (sample.kind == Sample::Kind::kMessages && !sample.instruction) {
     throw usage_error("the data holds conversations, but no chat format is set")
         .at(sample.where)
         .mend(
-            "set the chat format that the model was trained with: glm4, chatml, qwen2, qwen2.5, qwen3, llama3 or "
+            "set the chat format that the model was trained with, or add its chat_template.jinja to the folder: glm4, "
+            "chatml, qwen2, qwen2.5, qwen3, llama3 or "
             "llama3.1");
   }
   EncodedSample encoded = sample.kind == Sample::Kind::kText ? encode_text(sample) : encode_prompt(sample);

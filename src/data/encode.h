@@ -6,6 +6,7 @@
 
 #include "data/source.h"
 #include "text/chat.h"
+#include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace convoy {
@@ -21,7 +22,8 @@ struct TaskEncoding {
 };
 
 struct EncodeSettings {
-  std::optional<ChatFormat> chat_format;  // needed for conversations; also used for instruction/input/output if set
+  std::optional<ChatFormat> chat_format;      // needed for conversations; also used for instruction/input/output if set
+  std::optional<ChatTemplate> chat_template;  // goes before chat_format
   ChatOptions chat;
   // Plain text and prompts: whether the tokenizer adds its own tokens (<s>, …) in front.
   bool add_special_tokens = true;
@@ -61,6 +63,7 @@ class SampleEncoder {
   const Tokenizer& tokenizer_;
   EncodeSettings settings_;
   std::optional<ChatEncoder> chat_;
+  std::optional<TemplateEncoder> template_;
   std::optional<TokenId> eos_;
 };
 

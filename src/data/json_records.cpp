@@ -88,19 +88,52 @@ std::string content_of(dom::object message, const std::string& field) {
   return text;
 }
 
-// What would change the text of a conversation and is not rendered here must not get lost on the way.
-void refuse(dom::object object, const char* field, const char* remedy) {
+// A field that says something: not null, and neither an empty list nor an empty string.
+bool says(dom::object object, std::string_view field) {
   dom::element value;
-  if (object.at_key(field).get(value) != simdjson::SUCCESS || value.is_null()) return;
+  if (object.at_key(field).get(value) != simdjson::SUCCESS || value.is_null()) return false;
   std::string_view text;
-  if (value.get_string().get(text) == simdjson::SUCCESS && (text.empty() || text == "[]")) return;
+  if (value.get_string().get(text) == simdjson::SUCCESS && (text.empty() || text == "[]")) return false;
   dom::array list;
-  if (value.get_array().get(list) == simdjson::SUCCESS && list.begin() == list.end()) return;
-  throw data_error(fmt::format("field '{}' is not rendered by any chat format here", field)).mend(remedy);
+  return value.get_array().get(list) != simdjson::SUCCESS || list.begin() != list.end();
 }
-constexpr const char* kCallRemedy = "write the call into the content of the message";
-constexpr const char* kReasoningRemedy = "write it into the content of the message, as <think>…</think>";
-constexpr const char* kToolsRemedy = "write the tools into the content of the system message";
+
+// The fields of a message that only templates know, as a JSON object; or "".
+std::string more_of(dom::object message) {
+  std::string more;
+  for (const char* field : {"tool_calls", "function_call", "tool_call_id", "reasoning_content", "name", "tools"}) {
+    if (!says(message, field)) continue;
+    more += fmt::format("{}\"{}\": {}", more.empty() ? "{" : ", ", field,
+                        std::string(simdjson::minify(message.at_key(field).value())));
+  }
+  return more.empty() ? more : more + "}";
+}
+
+// A list, or (as some data sets have it) a string that holds one.
+std::string tools_of(dom::object record) {
+  if (!says(record, "tools")) return {};
+  const dom::element tools = record.at_key("tools").value();
+  std::string_view text;
+  if (tools.get_string().get(text) == simdjson::SUCCESS) {
+    dom::parser parser;
+    dom::array list;
+    if (parser.parse(text.data(), text.size()).get_array().get(list) != simdjson::SUCCESS)
+      throw data_error("field 'tools' is a string that holds no JSON list");
+    return std::string(text);
+  }
+  dom::array list;
+  if (tools.get_array().get(list) != simdjson::SUCCESS)
+    throw data_error(fmt::format("field 'tools' is {}, not a list", type_name(tools)));
+  return std::string(simdjson::minify(list));
+}
+
+// A message that calls tools may have no content.
+std::string content_or_call(dom::object message, const std::string& field) {
+  dom::element value;
+  const bool absent = message.at_key(field).get(value) != simdjson::SUCCESS || value.is_null();
+  if (absent && (says(message, "tool_calls") || says(message, "function_call"))) return {};
+  return content_of(message, field);
+}
 
 std::string number_message(Error failure, std::size_t index) {
   return fmt::format("message {}: {}", index + 1, failure.message());
@@ -133,6 +166,9 @@ void read_messages(dom::array list, const std::string& field, Sample& sample, Re
 // ShareGPT's names of the speakers.
 std::string role_of_speaker(std::string_view from) {
   if (from == "human") return "user";
+  if (from == "function_call" || from == "tool_call") return "assistant";
+  if (from == "observation" || from == "function_response" || from == "tool_response" || from == "function")
+    return "tool";
   if (from == "gpt" || from == "chatgpt" || from == "bing" || from == "bard" || from == "model") return "assistant";
   return std::string(from);
 }
@@ -182,19 +218,17 @@ void read_record(dom::object record, const SourceOptions& options, Sample& sampl
   for (const dom::key_value_pair field : record) present.emplace_back(field.key);
   switch (kind_of(present, options)) {
     case SampleKind::kMessages:
-      refuse(record, "tools", kToolsRemedy);
+      sample.tools = tools_of(record);
       read_messages(required_list(record, names.messages), names.messages, sample, [&](dom::object message) {
-        refuse(message, "tool_calls", kCallRemedy);
-        refuse(message, "function_call", kCallRemedy);
-        refuse(message, "reasoning_content", kReasoningRemedy);
         return ChatMessage{.role = std::string(required_string(message, names.role)),
-                           .content = content_of(message, names.content),
+                           .content = content_or_call(message, names.content),
                            .metadata = std::string(optional_string(message, names.metadata)),
-                           .trained = weight_of(message, names.weight)};
+                           .trained = weight_of(message, names.weight),
+                           .more = more_of(message)};
       });
       return;
     case SampleKind::kConversations: {
-      refuse(record, "tools", kToolsRemedy);
+      sample.tools = tools_of(record);
       if (const std::string_view system = optional_string(record, names.system); !system.empty())
         sample.messages.push_back({.role = "system", .content = std::string(system), .metadata = "", .trained = false});
       read_messages(required_list(record, names.conversations), names.conversations, sample, [&](dom::object message) {
@@ -332,6 +366,10 @@ SampleKind kind_of(const std::vector<std::string>& present, const SourceOptions&
   const auto has = [&](const std::string& name) {
     return std::find(present.begin(), present.end(), name) != present.end();
   };
+  if (has("chosen") && has("rejected")) {
+    throw data_error("a preference pair ('chosen' and 'rejected'): training on preferences is not there yet")
+        .mend("train on the chosen answers: name their field as messages or completion, or leave 'rejected' out");
+  }
   if (has(names.messages)) return SampleKind::kMessages;
   if (has(names.conversations)) return SampleKind::kConversations;
   if (has(names.instruction) && has(names.output)) return SampleKind::kInstruction;

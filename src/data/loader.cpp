@@ -130,6 +130,7 @@ class Loader::Maker {
       const std::int64_t first_row = cursor_.next_row + options.micro_batch(i) * options.rows;
       step.micro_batches.push_back(
           make_batch(planner_.data(), *plan_, cursor_.epoch, first_row, options.rows, options.pad_id));
+      if (options.complete) options.complete(step.micro_batches.back());
     }
     cursor_.next_row += each;
     cursor_.seen_samples += step.global_samples;

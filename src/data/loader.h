@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -27,6 +28,9 @@ struct Batch {
   // alternatives share; by row: the right class or alternative, or -1 in an empty row.
   std::vector<std::int32_t> head_rows, head_labels;
   std::vector<std::uint64_t> head_keys;
+  // Models that hear; see BatchView. Made by LoaderOptions::complete.
+  std::vector<float> audio_features;
+  std::vector<std::int32_t> audio_rows;
   std::int64_t target_count = 0;
   std::int64_t token_count = 0;  // without padding
 
@@ -70,6 +74,8 @@ struct LoaderOptions {
   std::int64_t epochs = 0;    // stop after so many; 0: go on for ever
   std::int64_t prefetch = 2;  // steps made ahead by a thread; 0: made when asked for
   TokenId pad_id = 0;
+  // Adds to a micro-batch what is not tokens; called in the thread that makes steps ahead.
+  std::function<void(Batch&)> complete;
 
   std::int64_t rows_per_step() const { return rows * accumulation * world; }
   // Which of the world · accumulation micro-batches of a step is this rank's `index`-th one.

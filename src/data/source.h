@@ -70,6 +70,7 @@ struct Sample {
   std::int32_t right = -1;            // kChoice: which of the endings
   std::string prompt, completion;     // kPrompt, and kMessages made from instruction/input/output
   std::vector<ChatMessage> messages;  // kMessages
+  std::string tools;                  // kMessages: the tools that the conversation may call, a JSON list; or empty
   // kMessages made from instruction/input/output, which can also do without a chat format.
   bool instruction = false;
   std::string where;  // "file:line"

@@ -4,6 +4,7 @@
 #include "cpu/cpu_device.h"
 #ifdef CONVOY_HAS_CUDA
 #include "cuda/cuda_device.h"
+#include "cuda/ipc_communicator.h"
 #endif
 
 namespace convoy {
@@ -15,12 +16,32 @@ std::unique_ptr<Device> make_device(std::string_view name, const DeviceOptions& 
   CudaDevice::Options cuda;
   const int count = cuda_device_count();
   cuda.ordinal = count > 0 ? options.local_rank % count : 0;
+  cuda.sharers = count > 0 ? (options.local_size + count - 1) / count : 1;
   cuda.deterministic = options.deterministic;
+  cuda.tf32 = options.tf32;
   return std::make_unique<CudaDevice>(cuda);
 #else
   static_cast<void>(options);
   throw usage_error("this build has no CUDA device")
       .mend("use --device cpu, or build with: cmake --preset cuda && cmake --build build/cuda");
+#endif
+}
+
+std::unique_ptr<Communicator> device_communicator(Device& device, std::unique_ptr<Communicator> host) {
+#ifdef CONVOY_HAS_CUDA
+  auto* cuda = dynamic_cast<CudaDevice*>(&device);
+  if (cuda != nullptr && host->name() == "shm") return make_ipc_communicator(*cuda, std::move(host));
+#endif
+  static_cast<void>(device);
+  return host;
+}
+
+int device_count(std::string_view name) {
+  if (name == "cpu") return 1;
+#ifdef CONVOY_HAS_CUDA
+  return cuda_device_count();
+#else
+  return 0;
 #endif
 }
 

@@ -16,6 +16,8 @@ std::string_view name_of(Role role) {
       return "master weights";
     case Role::kMoment:
       return "moments";
+    case Role::kCache:
+      return "key-value cache";
     case Role::kBatch:
       return "data";
     case Role::kActivation:

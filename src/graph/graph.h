@@ -16,10 +16,11 @@ enum class Role : std::uint8_t {
   kGradient,    // weight gradients
   kMaster,      // float32 copies of 16-bit weights, which the optimizer updates
   kMoment,      // optimizer state
+  kCache,       // keys and values of the text so far, in generation
   kBatch,       // what the loader writes for a micro-batch, and tables and scalars that the host sets
   kActivation,  // everything that lives inside one program
 };
-inline constexpr int kRoleCount = 6;
+inline constexpr int kRoleCount = 7;
 std::string_view name_of(Role role);
 
 struct Value {

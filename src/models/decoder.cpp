@@ -9,6 +9,7 @@
 #include "graph/ops/linear.h"
 #include "graph/ops/norm.h"
 #include "models/decoder_config.h"
+#include "models/front_end.h"
 #include "models/graph_inputs.h"
 
 namespace convoy {
@@ -22,7 +23,10 @@ struct Part {
 
 class Decoder final : public Model {
  public:
-  explicit Decoder(DecoderConfig config) : c_(std::move(config)) { declare(); }
+  Decoder(DecoderConfig config, std::unique_ptr<FrontEnd> front_end)
+      : c_(std::move(config)), front_end_(std::move(front_end)) {
+    declare();
+  }
 
   std::string family() const override { return c_.family; }
   const std::vector<Parameter>& parameters() const override { return parameters_; }
@@ -31,26 +35,37 @@ class Decoder final : public Model {
   std::int64_t vocab_size() const override { return c_.vocab; }
   std::int64_t max_positions() const override { return c_.max_positions; }
   bool positions_are_learned() const override { return false; }
-  std::int64_t block_count() const override { return c_.layers; }
+  std::int64_t block_count() const override { return c_.layers + (front_end_ ? front_end_->blocks() : 0); }
   void fill_tables(std::int64_t length, std::span<float> cosines, std::span<float> sines) const override {
     fill_rope_tables(c_.rope, length, cosines, sines);
   }
   bool tables_depend_on_length() const override { return c_.rope.depends_on_length(); }
-  std::string base_prefix() const override { return chatglm() ? "" : "model."; }
+  std::string base_prefix() const override { return chatglm() || front_end_ ? "" : "model."; }
   std::string tied_embedding() const override { return c_.tied ? embedding_name() : ""; }
   std::string tied_head() const override { return c_.tied ? head_name() : ""; }
   bool is_buffer(const std::string& tensor) const override {
     return tensor.ends_with("rotary_emb.inv_freq") || tensor.ends_with("rotary_pos_emb.inv_freq");
   }
+  std::optional<AudioInput> audio() const override {
+    return front_end_ ? std::optional(front_end_->audio()) : std::nullopt;
+  }
+  std::vector<BatchConstant> constants(const GraphOptions& options) const override {
+    return front_end_ ? front_end_->constants(options) : std::vector<BatchConstant>{};
+  }
+  std::string renamed(const std::string& tensor) const override {
+    return front_end_ ? front_end_->renamed(tensor) : tensor;
+  }
+  bool writes_all_names() const override { return front_end_ != nullptr; }
 
  private:
   bool chatglm() const { return c_.names == DecoderConfig::Names::kChatGlm; }
   std::string embedding_name() const {
-    return chatglm() ? "transformer.embedding.word_embeddings.weight" : "model.embed_tokens.weight";
+    return chatglm() ? "transformer.embedding.word_embeddings.weight" : c_.outer + "model.embed_tokens.weight";
   }
-  std::string head_name() const { return chatglm() ? "transformer.output_layer.weight" : "lm_head.weight"; }
+  std::string head_name() const { return chatglm() ? "transformer.output_layer.weight" : c_.outer + "lm_head.weight"; }
   std::string layer_prefix(std::int64_t l) const {
-    return chatglm() ? fmt::format("transformer.encoder.layers.{}.", l) : fmt::format("model.layers.{}.", l);
+    return chatglm() ? fmt::format("transformer.encoder.layers.{}.", l)
+                     : fmt::format("{}model.layers.{}.", c_.outer, l);
   }
 
   std::size_t add(Parameter parameter, const std::vector<Part>& parts);
@@ -65,6 +80,8 @@ class Decoder final : public Model {
   ValueId attention(GraphInputs& in, ValueId h, std::int64_t l, std::size_t& p) const;
 
   DecoderConfig c_;
+  std::unique_ptr<FrontEnd> front_end_;  // or null
+  std::size_t final_norm_ = 0;           // parameter
   std::vector<Parameter> parameters_;
   std::vector<FileTensor> files_;
   std::vector<std::size_t> layer_start_;  // index of each layer's first parameter
@@ -134,8 +151,12 @@ void Decoder::declare_layer(std::int64_t l) {
 void Decoder::declare() {
   add({embedding_name(), {c_.vocab, c_.hidden}, c_.init_std, 0, c_.pad_row, true}, {{embedding_name(), c_.vocab}});
   for (std::int64_t l = 0; l < c_.layers; ++l) declare_layer(l);
-  norm(chatglm() ? "transformer.encoder.final_layernorm.weight" : "model.norm.weight", c_.hidden);
+  final_norm_ =
+      norm(chatglm() ? "transformer.encoder.final_layernorm.weight" : c_.outer + "model.norm.weight", c_.hidden);
   if (!c_.tied) add({head_name(), {c_.vocab, c_.hidden}, c_.init_std, 0, -1, true}, {{head_name(), c_.vocab}});
+  if (!front_end_) return;
+  ParameterList list(parameters_, files_);
+  front_end_->declare(list);
 }
 
 ValueId Decoder::attention(GraphInputs& in, ValueId h, std::int64_t l, std::size_t& p) const {
@@ -180,17 +201,17 @@ ModelGraph Decoder::build(const GraphOptions& options) const {
   GraphInputs in(*this, options);
   Graph& g = in.graph();
   ValueId x = g.add_op(Embedding{c_.pad_row}, {in.ids(), in.weight(0)}, {"embedded"})[0];
+  if (front_end_) x = front_end_->embed(in, x, static_cast<int>(c_.layers));
   for (std::int64_t l = 0; l < c_.layers; ++l) x = block(in, x, l);
   g.current_block = -1;
-  const std::size_t final_norm = parameters_.size() - (c_.tied ? 1 : 2);
-  x = g.add_op(RmsNorm{c_.norm_eps}, {x, in.weight(final_norm)}, {"normed", "rstd"})[0];
-  return in.finish(x, in.weight(c_.tied ? 0 : final_norm + 1));
+  x = g.add_op(RmsNorm{c_.norm_eps}, {x, in.weight(final_norm_)}, {"normed", "rstd"})[0];
+  return in.finish(x, in.weight(c_.tied ? 0 : final_norm_ + 1));
 }
 
 }  // namespace
 
-std::unique_ptr<Model> make_decoder(DecoderConfig config) {
-  return std::make_unique<Decoder>(std::move(config));
+std::unique_ptr<Model> make_decoder(DecoderConfig config, std::unique_ptr<FrontEnd> front_end) {
+  return std::make_unique<Decoder>(std::move(config), std::move(front_end));
 }
 
 }  // namespace convoy

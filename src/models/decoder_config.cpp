@@ -58,6 +58,8 @@ void read_rope_scaling(const ConfigReader& scaling, RopeConfig& rope) {
   if (rope.factor <= 0) throw usage_error("'factor' should be above 0").at(scaling.where());
 }
 
+}  // namespace
+
 void read_rope(const ConfigReader& config, double default_fraction, double default_theta, const ModelOptions& options,
                DecoderConfig& made) {
   RopeConfig& rope = made.rope;
@@ -83,6 +85,8 @@ void read_rope(const ConfigReader& config, double default_fraction, double defau
     read_rope_scaling(*v4, rope);
   }
 }
+
+namespace {
 
 void read_windows(const ConfigReader& config, DecoderConfig& made) {
   made.windows.assign(static_cast<std::size_t>(made.layers), 0);

@@ -18,6 +18,7 @@ struct DecoderConfig {
     kChatGlm,      // query_key_value and dense_h_to_4h in one, ChatGLMModel's names
   };
   std::string family;
+  std::string outer;  // before all names, where the decoder is a part of a model ("language_model.")
   Names names = Names::kSplit;
   std::int64_t vocab = 0, hidden = 0, intermediate = 0, layers = 0;
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
@@ -38,6 +39,12 @@ struct DecoderConfig {
 DecoderConfig read_decoder_config(const std::string& model_type, const ConfigReader& config,
                                   const ModelOptions& options);
 
-std::unique_ptr<Model> make_decoder(DecoderConfig config);
+// The rotary part of a configuration, into made.rope. Needs made.head_dim and made.max_positions.
+void read_rope(const ConfigReader& config, double default_fraction, double default_theta, const ModelOptions& options,
+               DecoderConfig& made);
+
+class FrontEnd;
+// `front_end` may be null: a decoder of text alone.
+std::unique_ptr<Model> make_decoder(DecoderConfig config, std::unique_ptr<FrontEnd> front_end);
 
 }  // namespace convoy

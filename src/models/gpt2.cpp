@@ -64,7 +64,8 @@ class Gpt2 final : public Model {
 
 void Gpt2::declare() {
   add(embedding_name(), {c_.vocab, c_.hidden}, c_.init_std, 0, true);
-  add(c_.post_norm ? "transformer.positions_embed.weight" : "transformer.wpe.weight", {c_.positions, c_.hidden}, c_.init_std, 0, true);
+  add(c_.post_norm ? "transformer.positions_embed.weight" : "transformer.wpe.weight", {c_.positions, c_.hidden},
+      c_.init_std, 0, true);
   // GPT-2's residual projections start smaller by √(2L), so that the sum of the branches keeps its size.
   const double all = c_.init_std;
   const double residual = c_.post_norm ? all : all / std::sqrt(2.0 * static_cast<double>(c_.layers));

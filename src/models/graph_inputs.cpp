@@ -1,5 +1,8 @@
 #include "models/graph_inputs.h"
 
+#include <fmt/format.h>
+
+#include "graph/ops/cached_attention.h"
 #include "graph/ops/elementwise.h"
 #include "graph/ops/embedding.h"
 #include "graph/ops/linear.h"
@@ -25,6 +28,7 @@ ValueId GraphInputs::linear(ValueId x, std::size_t& p, bool bias, const std::str
 
 ValueId GraphInputs::attention(AttentionShape shape, ValueId qkv, double dropout_probability) {
   const bool drops = options_.kind == GraphKind::kTrain && dropout_probability > 0;
+  if (shape.causal && options_.cache.use != CacheUse::kNone) return cached_attention(shape, qkv);
   if (options_.table_length > 0 && options_.tokens % options_.table_length == 0)
     shape.row_tokens = options_.table_length;
   if (drops) {
@@ -34,6 +38,27 @@ ValueId GraphInputs::attention(AttentionShape shape, ValueId qkv, double dropout
   }
   return made_.graph.add_op(Attention{shape}, {qkv, seq_start(), drops ? token_keys() : kNoValue},
                             {"attention", "lse"})[0];
+}
+
+ValueId GraphInputs::cached_attention(const AttentionShape& shape, ValueId qkv) {
+  Graph& g = made_.graph;
+  const TensorSpec spec{options_.dtype, {options_.cache.rows, shape.kv_heads * shape.head_dim}};
+  const std::string names[] = {fmt::format("keys.{}", cached_layers_), fmt::format("values.{}", cached_layers_)};
+  ++cached_layers_;
+  std::vector<ValueId> inputs = {qkv, per_token(batch_input::kCacheRow, DType::kI32)};
+  for (const std::string& name : names) inputs.push_back(g.add_source(Role::kCache, name, spec));
+  const std::vector<ValueId> kept =
+      g.add_op(KeepKeysValues{shape.heads, shape.kv_heads, shape.head_dim}, inputs, {names[0], names[1]});
+  for (ValueId id : kept) {
+    g.value(id).role = Role::kCache;
+    caches_.push_back(id);
+  }
+  if (options_.cache.use == CacheUse::kFill)
+    return g.add_op(Attention{shape}, {qkv, seq_start(), kNoValue}, {"attention", "lse"})[0];
+  return g.add_op(CachedAttention{shape},
+                  {qkv, kept[0], kept[1], per_token(batch_input::kCacheBegin, DType::kI32),
+                   per_token(batch_input::kCacheEnd, DType::kI32)},
+                  {"attention"})[0];
 }
 
 ValueId GraphInputs::dropout(ValueId x, double p) {
@@ -53,6 +78,7 @@ ModelGraph GraphInputs::finish(ValueId hidden, ValueId head) {
     made_.result = g.add_op(LinearCrossEntropy{options_.loss}, {hidden, head, targets}, {"statistics"})[0];
   }
   g.outputs = {made_.result};
+  g.outputs.insert(g.outputs.end(), caches_.begin(), caches_.end());
   return std::move(made_);
 }
 

@@ -1,6 +1,7 @@
 #include "models/model.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/parallel.h"
 #include "base/random.h"
@@ -14,6 +15,18 @@ std::int64_t Model::parameter_count() const {
 }
 
 void initialize(const Parameter& parameter, std::size_t index, std::uint64_t seed, std::span<float> values) {
+  if (parameter.sinusoids) {
+    const std::int64_t width = parameter.shape[1], half = width / 2;
+    for (std::int64_t row = 0; row < parameter.shape[0]; ++row) {
+      for (std::int64_t i = 0; i < half; ++i) {
+        const double exponent = half > 1 ? static_cast<double>(i) / static_cast<double>(half - 1) : 0;
+        const double angle = static_cast<double>(row) * std::pow(10000.0, -exponent);
+        values[static_cast<std::size_t>(row * width + i)] = static_cast<float>(std::sin(angle));
+        values[static_cast<std::size_t>(row * width + half + i)] = static_cast<float>(std::cos(angle));
+      }
+    }
+    return;
+  }
   if (parameter.init_std == 0) {
     std::fill(values.begin(), values.end(), parameter.init_value);
     return;

@@ -6,8 +6,11 @@
 #include "base/error.h"
 #include "base/suggest.h"
 #include "models/decoder_config.h"
+#include "models/front_end.h"
+#include "models/glm_asr.h"
 #include "models/gpt2.h"
 #include "models/task_head.h"
+#include "models/whisper.h"
 
 namespace convoy {
 namespace {
@@ -16,7 +19,7 @@ using Maker = std::unique_ptr<Model> (*)(const std::string& type, const ConfigRe
                                          const ModelOptions& options);
 
 std::unique_ptr<Model> decoder(const std::string& type, const ConfigReader& config, const ModelOptions& options) {
-  return make_decoder(read_decoder_config(type, config, options));
+  return make_decoder(read_decoder_config(type, config, options), nullptr);
 }
 
 const std::map<std::string, Maker>& makers() {
@@ -27,10 +30,12 @@ const std::map<std::string, Maker>& makers() {
       {"glm", decoder},
       {"glm4", decoder},
       {"chatglm", decoder},
-      {"gpt2",
-       [](const std::string&, const ConfigReader& config, const ModelOptions&) {
-         return make_gpt2(read_gpt2_config(config));
-       }},
+      {"glmasr", [](const std::string&, const ConfigReader& config,
+                    const ModelOptions& options) { return make_glm_asr(config, options); }},
+      {"whisper", [](const std::string&, const ConfigReader& config,
+                     const ModelOptions& options) { return make_whisper(read_whisper_config(config, options)); }},
+      {"gpt2", [](const std::string&, const ConfigReader& config,
+                  const ModelOptions&) { return make_gpt2(read_gpt2_config(config)); }},
       {"openai-gpt", [](const std::string&, const ConfigReader& config, const ModelOptions&) {
          return make_gpt2(read_gpt1_config(config));
        }}};
@@ -74,7 +79,8 @@ std::unique_ptr<Model> with_head(Maker maker, const std::string& type, const Jso
                                  const ModelOptions& options, TaskHead::Kind kind) {
   const bool choice = kind == TaskHead::Kind::kChoice;
   if (headed_architecture(type, kind).empty()) {
-    throw usage_error(fmt::format("'model_type' {} has no {} head", type, choice ? "multiple-choice" : "classification"))
+    throw usage_error(
+        fmt::format("'model_type' {} has no {} head", type, choice ? "multiple-choice" : "classification"))
         .at(where)
         .mend(choice ? "gpt2 and openai-gpt have one" : "convert the folder to its Hugging Face layout first");
   }

@@ -49,6 +49,11 @@ class HeadedModel final : public Model {
   std::string tied_embedding() const override { return classifies() ? "" : inner_->tied_embedding(); }
   std::string tied_head() const override { return classifies() ? "" : inner_->tied_head(); }
   bool is_buffer(const std::string& tensor) const override { return inner_->is_buffer(tensor); }
+  std::vector<BatchConstant> constants(const GraphOptions& options) const override {
+    return inner_->constants(options);
+  }
+  bool writes_all_names() const override { return inner_->writes_all_names(); }
+  std::string renamed(const std::string& tensor) const override { return inner_->renamed(tensor); }
   const TaskHead* task_head() const override { return &head_; }
   bool may_be_missing(std::size_t parameter) const override { return parameter >= first_; }
   // A classifier predicts no tokens.

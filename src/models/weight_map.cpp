@@ -18,7 +18,8 @@ std::string list(const std::vector<std::string>& names) {
 
 // The canonical name of a stored one: with the base prefix put back, or the head's name for the tied embedding.
 std::string canonical_name(const Model& model, const std::map<std::string, const FileTensor*>& known,
-                           const std::string& stored) {
+                           const std::string& file_name) {
+  const std::string stored = model.renamed(file_name);
   if (known.count(stored) > 0) return stored;
   const std::string prefix = model.base_prefix();
   if (!prefix.empty() && known.count(prefix + stored) > 0) return prefix + stored;
@@ -97,6 +98,8 @@ WeightMap canonical_weights(const Model& model, DType dtype) {
   WeightMap map;
   for (const FileTensor& tensor : model.file_tensors()) {
     map.bindings.push_back({{tensor.name, {dtype, tensor.shape}}, false, tensor.parameter, tensor.first_row});
+    if (model.writes_all_names() && tensor.name == model.tied_embedding())
+      map.bindings.push_back({{model.tied_head(), {dtype, tensor.shape}}, false, tensor.parameter, tensor.first_row});
   }
   return map;
 }

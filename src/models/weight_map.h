@@ -36,7 +36,7 @@ struct WeightMap {
 
 // Throws a data error that lists missing and unexpected tensors and wrong shapes.
 WeightMap match_weights(const Model& model, const std::vector<StoredTensor>& stored, const std::string& where);
-// The map of a fresh model: canonical names, tied weights once.
+// The map of a fresh model: canonical names, tied weights once (but see Model::writes_all_names).
 WeightMap canonical_weights(const Model& model, DType dtype);
 
 }  // namespace convoy

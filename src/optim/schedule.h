@@ -17,6 +17,7 @@ struct ScheduleSettings {
   std::string parameters = "{}";  // lr_scheduler_kwargs, the JSON text of a map
   // For reduce_lr_on_plateau without `mode`: whether a higher metric is better.
   bool greater_is_better = false;
+  std::string where = "lr_scheduler_kwargs";  // the parameters' place, for errors
 };
 
 // Step counts executed optimizer steps from 0: a step that was skipped for a gradient that is not finite does not

@@ -25,14 +25,14 @@ std::optional<double> as_number(const Json& value) {
 }  // namespace
 
 ScheduleParameters::ScheduleParameters(const ScheduleSettings& settings)
-    : settings_(settings), values_(std::make_unique<Json>(parse_json(settings.parameters, "lr_scheduler_kwargs"))) {
-  if (!values_->is_object()) throw usage_error("must be a map").at("lr_scheduler_kwargs");
+    : settings_(settings), values_(std::make_unique<Json>(parse_json(settings.parameters, settings.where))) {
+  if (!values_->is_object()) throw usage_error("must be a map").at(settings.where);
 }
 
 ScheduleParameters::~ScheduleParameters() = default;
 
 Error ScheduleParameters::wrong(const std::string& name, const std::string& what) const {
-  return usage_error(fmt::format("{}: `{}` {}", settings_.type, name, what)).at("lr_scheduler_kwargs");
+  return usage_error(fmt::format("{}: `{}` {}", settings_.type, name, what)).at(settings_.where);
 }
 
 const Json* ScheduleParameters::find(const std::string& name) {
@@ -90,7 +90,7 @@ void ScheduleParameters::finish() const {
     std::string all;
     for (const std::string& known : names) all += (all.empty() ? "" : ", ") + known;
     throw usage_error(fmt::format("{} has no parameter '{}'{}", settings_.type, name, did_you_mean(name, names)))
-        .at("lr_scheduler_kwargs")
+        .at(settings_.where)
         .mend(all.empty() ? "it has none" : "it has " + all);
   }
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "base/cache_folder.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json.h"
@@ -51,6 +52,12 @@ class Fields {
     const Json& value = require(name);
     if (!value.is_number_integer() || value.get<double>() < 1 || value.get<double>() > 1e15)
       fail(key(name), fmt::format("must be a whole number above 0, it is {}", shown(value)));
+    return value.get<std::int64_t>();
+  }
+  std::int64_t number(const std::string& name) {
+    const Json& value = require(name);
+    if (!value.is_number_integer() || value.get<double>() < 0 || value.get<double>() > 1e6)
+      fail(key(name), fmt::format("must be the number of a card, it is {}", shown(value)));
     return value.get<std::int64_t>();
   }
   std::string text(const std::string& name) { return text_of(name, require(name)); }
@@ -107,7 +114,8 @@ bool is_date(const std::string& text) {
 }
 
 Ceilings::MatrixProduct read_product(Fields& fields) {
-  return {fields.optional_text("name"), fields.count("m"), fields.count("n"), fields.count("k"), fields.rate("tflops")};
+  return {fields.optional_text("name"), fields.count("m"), fields.count("n"), fields.count("k"), fields.rate("tflops"),
+          fields.optional_text("dtype")};
 }
 
 Ceilings::Attention read_attention(Fields& fields) {
@@ -115,7 +123,25 @@ Ceilings::Attention read_attention(Fields& fields) {
           fields.count("head_dim"), fields.rate("forward_tflops"), fields.rate("backward_tflops")};
 }
 
+Ceilings::PeerLink read_peer_link(Fields& fields) {
+  return {fields.number("from"), fields.number("to"), fields.rate("gb_per_second"),
+          fields.optional_rate("both_gb_per_second")};
+}
+
 }  // namespace
+
+double Ceilings::best_product(std::string_view of) const {
+  double best = of == dtype ? matrix_product : 0;
+  for (const MatrixProduct& product : matrix_products) {
+    if ((product.dtype.empty() ? dtype : product.dtype) == of) best = std::max(best, product.tflops);
+  }
+  return best > 0 ? best : matrix_product;
+}
+
+std::filesystem::path ceilings_path(const std::string& card) {
+  const std::filesystem::path folder = cache_folder();
+  return folder.empty() ? folder : folder / fmt::format("ceilings-{}.json", file_word(card));
+}
 
 Ceilings parse_ceilings(const std::string& text, const std::string& name) {
   const Json object = parse_json(text, name);
@@ -138,6 +164,7 @@ Ceilings parse_ceilings(const std::string& text, const std::string& name) {
                    each.optional_rate("both_gb_per_second")};
     each.done();
   }
+  fields.each("peer_links", [&](Fields& each) { result.peer_links.push_back(read_peer_link(each)); });
   fields.done();
   return result;
 }
@@ -158,6 +185,7 @@ std::string ceilings_text(const Ceilings& ceilings) {
     Json entry = Json::object();
     if (!product.name.empty()) entry["name"] = product.name;
     entry.update({{"m", product.m}, {"n", product.n}, {"k", product.k}, {"tflops", product.tflops}});
+    if (!product.dtype.empty()) entry["dtype"] = product.dtype;
     object["matrix_products"].push_back(std::move(entry));
   }
   for (const Ceilings::Attention& at : ceilings.attention) {
@@ -172,6 +200,11 @@ std::string ceilings_text(const Ceilings& ceilings) {
     object["link"] = {{"to_device_gb_per_second", ceilings.link->to_device},
                       {"to_host_gb_per_second", ceilings.link->to_host}};
     if (ceilings.link->both) object["link"]["both_gb_per_second"] = *ceilings.link->both;
+  }
+  for (const Ceilings::PeerLink& link : ceilings.peer_links) {
+    Json entry = {{"from", link.from}, {"to", link.to}, {"gb_per_second", link.rate}};
+    if (link.both) entry["both_gb_per_second"] = *link.both;
+    object["peer_links"].push_back(std::move(entry));
   }
   return dump_json(object);
 }

@@ -64,6 +64,8 @@ std::vector<Choice> choices_from(const TrainShape& now) {
   for (int stage = now.zero.stage + 1; now.zero.world > 1 && stage <= 3; ++stage)
     options.emplace_back(fmt::format("--zero_stage {}", stage), [stage](TrainShape& s) { s.zero.stage = stage; });
   all = with_options(all, options);
+  if (now.has_own_memory && !now.offload_optimizer)
+    all = with_options(all, {{"--offload_optimizer cpu", [](TrainShape& s) { s.offload_optimizer = true; }}});
   if (now.dtype == DType::kF32) all = with_options(all, {{"--bf16", [](TrainShape& s) { s.dtype = DType::kBF16; }}});
   return all;
 }
@@ -82,18 +84,18 @@ MemoryReport memory_report(const ArenaSizes& sizes, std::size_t activation_lower
   report.activation_lower_bound = activation_lower_bound;
   for (Role role : {Role::kWeight, Role::kGradient, Role::kMaster, Role::kMoment, Role::kActivation}) {
     const std::size_t times = role == Role::kGradient ? sizes.gradient_slots : 1;
-    report.lines.push_back({std::string(name_of(role)), sizes.bytes[at(role)] * times});
+    report.lines.push_back({std::string(name_of(role)), sizes.bytes[at(role)] * times, sizes.offloaded[at(role)]});
   }
   report.lines.push_back({"workspace", sizes.workspace});
   report.lines.push_back({std::string(name_of(Role::kBatch)), sizes.bytes[at(Role::kBatch)]});
-  for (const MemoryLine& line : report.lines) report.total += line.bytes;
+  for (const MemoryLine& line : report.lines) (line.host ? report.host_total : report.total) += line.bytes;
   return report;
 }
 
-void add_line(MemoryReport& report, const std::string& kind, std::size_t bytes) {
+void add_line(MemoryReport& report, const std::string& kind, std::size_t bytes, bool host) {
   if (bytes == 0) return;
-  report.lines.push_back({kind, bytes});
-  report.total += bytes;
+  report.lines.push_back({kind, bytes, host});
+  (host ? report.host_total : report.total) += bytes;
 }
 
 std::vector<Alternative> alternatives(const Model& model, const TrainShape& shape, const WorkspaceSizes& workspaces,
@@ -149,9 +151,13 @@ std::size_t available_memory() {
 
 std::string print(const MemoryReport& report) {
   std::string text;
-  for (const MemoryLine& line : report.lines)
-    text += fmt::format("  {:<16} {:>16} bytes  {:>12}\n", line.kind, line.bytes, human_bytes(line.bytes));
-  text += fmt::format("  {:<16} {:>16} bytes  {:>12}\n", "total", report.total, human_bytes(report.total));
+  const auto add = [&](const std::string& kind, std::size_t bytes, const char* place) {
+    text += fmt::format("  {:<16} {:>16} bytes  {:>12}{}\n", kind, bytes, human_bytes(bytes), place);
+  };
+  const bool two = report.host_total > 0;
+  for (const MemoryLine& line : report.lines) add(line.kind, line.bytes, line.host ? "  of the host's" : "");
+  add("total", report.total, two ? "  of the device's" : "");
+  if (two) add("", report.host_total, "  of the host's");
   for (const MemoryLine& line : report.lines) {
     if (line.kind != name_of(Role::kActivation) || report.activation_lower_bound == 0) continue;
     text +=
@@ -174,15 +180,25 @@ std::string print(const std::vector<Alternative>& alternatives, std::size_t now)
 }
 
 void require_fit(const Model& model, const TrainShape& shape, const WorkspaceSizes& workspaces,
-                 const MemoryReport& report, std::size_t limit, const BytesBeside& beside) {
-  if (report.total <= limit) return;
-  std::vector<Alternative> fitting = alternatives(model, shape, workspaces, beside);
-  std::erase_if(fitting, [&](const Alternative& each) { return each.total > limit; });
-  Error error(Status::kDoesNotFit, fmt::format("the run takes {} ({} bytes) and {} ({} bytes) are available",
-                                               human_bytes(report.total), report.total, human_bytes(limit), limit));
-  // What to do comes before the account: a supervisor repeats the beginning.
+                 const MemoryReport& report, const MemoryLimit& limit, const BytesBeside& beside) {
   std::string account = print(report);
   while (account.ends_with('\n')) account.pop_back();
+  if (report.host_total > limit.host) {
+    throw Error(Status::kDoesNotFit,
+                fmt::format("the run takes {} ({} bytes) of the host's memory and {} ({} bytes) are available",
+                            human_bytes(report.host_total), report.host_total, human_bytes(limit.host), limit.host))
+        .mend(
+            "--no-async_save needs no copy for checkpoints, more ranks with --zero_stage 1 and above share the "
+            "optimizer's state; now it takes\n" +
+            account);
+  }
+  if (report.total <= limit.device) return;
+  std::vector<Alternative> fitting = alternatives(model, shape, workspaces, beside);
+  std::erase_if(fitting, [&](const Alternative& each) { return each.total > limit.device; });
+  Error error(Status::kDoesNotFit,
+              fmt::format("the run takes {} ({} bytes) and {} ({} bytes) are available", human_bytes(report.total),
+                          report.total, human_bytes(limit.device), limit.device));
+  // What to do comes before the account: a supervisor repeats the beginning.
   if (fitting.empty()) {
     throw error.mend(
         "no setting makes it fit: take a smaller model, a shorter --seq_length, or a machine with more memory; "

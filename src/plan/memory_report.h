@@ -13,16 +13,19 @@ namespace convoy {
 struct MemoryLine {
   std::string kind;
   std::size_t bytes;
+  bool host = false;  // beside the device's memory
 };
 
 struct MemoryReport {
   std::vector<MemoryLine> lines;  // weights, gradients, master weights, moments, activations, workspace, data
-  std::size_t total = 0;
+  std::size_t total = 0;          // of the device's memory
+  std::size_t host_total = 0;     // of the host's, where the device has its own
   std::size_t activation_lower_bound = 0;
 };
 MemoryReport memory_report(const ArenaSizes& sizes, std::size_t activation_lower_bound);
-// Memory beside the arenas: of communication, or of a checkpoint that is written beside training.
-void add_line(MemoryReport& report, const std::string& kind, std::size_t bytes);
+// Memory beside the arenas: of communication, or of a checkpoint that is written beside training. `host`: not the
+// device's.
+void add_line(MemoryReport& report, const std::string& kind, std::size_t bytes, bool host);
 
 // Another setting that leaves the global batch and the result (up to precision and rounding) as they are.
 struct Alternative {
@@ -43,8 +46,13 @@ std::size_t available_memory();
 std::string print(const MemoryReport& report);
 std::string print(const std::vector<Alternative>& alternatives, std::size_t now);
 
-// Throws a does-not-fit error with the alternatives that fit when the total is above the limit.
+// What a rank may take of the device's memory, and of the host's where that is another.
+struct MemoryLimit {
+  std::size_t device = 0;
+  std::size_t host = SIZE_MAX;
+};
+// Throws a does-not-fit error with the alternatives that fit when a total is above its limit.
 void require_fit(const Model& model, const TrainShape& shape, const WorkspaceSizes& workspaces,
-                 const MemoryReport& report, std::size_t limit, const BytesBeside& beside = {});
+                 const MemoryReport& report, const MemoryLimit& limit, const BytesBeside& beside = {});
 
 }  // namespace convoy

@@ -14,19 +14,6 @@
 namespace convoy {
 namespace {
 
-GraphOptions graph_options(const TrainShape& shape, GraphKind kind, std::int64_t tokens) {
-  GraphOptions options;
-  options.kind = kind;
-  options.tokens = tokens;
-  options.table_length = shape.seq;
-  options.dtype = shape.dtype;
-  options.seed = shape.seed;
-  options.loss = shape.loss;
-  options.items = tokens / shape.seq / shape.rows_per_item;
-  options.auxiliary_loss = shape.auxiliary_weight != 0;
-  return options;
-}
-
 void add_batch_inputs(const Graph& graph, Layout& layout) {
   for (std::size_t id = 0; id < graph.value_count(); ++id) {
     const Value& value = graph.value(static_cast<ValueId>(id));
@@ -35,14 +22,18 @@ void add_batch_inputs(const Graph& graph, Layout& layout) {
 }
 
 Graph micro_graph(const Model& model, const TrainShape& shape, bool accumulate) {
-  ModelGraph built = model.build(graph_options(shape, GraphKind::kTrain, shape.tokens()));
+  ModelGraph built = model.build(graph_options(shape, GraphKind::kTrain, shape.rows));
   const ValueId scale =
       built.graph.add_source(Role::kBatch, batch_input::kLossScale, {accumulation_dtype(shape.dtype), {1}});
   std::vector<std::pair<ValueId, ValueId>> seeds = {{built.result, scale}};
   if (built.auxiliary != kNoValue)
     seeds.emplace_back(built.auxiliary, built.graph.add_source(Role::kBatch, batch_input::kAuxiliaryScale,
                                                                {accumulation_dtype(shape.dtype), {1}}));
-  differentiate(built.graph, {std::move(seeds), built.weights, accumulate});
+  std::vector<ValueId> trained;
+  for (std::size_t p = 0; p < built.weights.size(); ++p) {
+    if (model.parameters()[p].trainable) trained.push_back(built.weights[p]);
+  }
+  differentiate(built.graph, {std::move(seeds), trained, accumulate});
   recompute(built.graph, shape.recompute);
   fuse(built.graph);
   order(built.graph);
@@ -79,6 +70,7 @@ void add_parameters(const Model& model, const TrainShape& shape, Layout& layout)
     const DType wide = accumulation_dtype(shape.dtype);
     add_sharded(layout, Role::kWeight, parameter.name, {shape.dtype, parameter.shape}, shape.zero,
                 !shape.zero.shards_weight(numel));
+    if (!parameter.trainable) continue;
     add_sharded(layout, Role::kGradient, parameter.name, {wide, parameter.shape}, shape.zero,
                 !shape.zero.shards_gradients());
     const TensorSpec state{wide, shape.zero.shards_state() ? Shape{owned_range(shape, numel).count} : parameter.shape};
@@ -94,7 +86,7 @@ void add_parameters(const Model& model, const TrainShape& shape, Layout& layout)
 // The parameters that the model looks rows up in.
 std::set<std::string> embedding_tables(const Model& model, const TrainShape& shape) {
   std::set<std::string> names;
-  const ModelGraph built = model.build(graph_options(shape, GraphKind::kLoss, shape.tokens()));
+  const ModelGraph built = model.build(graph_options(shape, GraphKind::kLoss, shape.rows));
   for (const Node& node : built.graph.nodes()) {
     if (dynamic_cast<const Embedding*>(node.op.get()) == nullptr) continue;
     for (ValueId id : node.inputs) {
@@ -115,9 +107,10 @@ class UpdateGraph {
     scalars_ = graph_.add_source(Role::kBatch, kUpdateScalarsName, {DType::kF64, {kUpdateScalars}});
     for (const Parameter& parameter : model_.parameters()) {
       const OwnedRange owned = owned_range(shape_, parameter.shape.numel());
-      gradients_.push_back(owned.count == 0 ? kNoValue
-                                            : graph_.add_source(Role::kGradient, owned_name(shape_, parameter.name),
-                                                                owned_spec(parameter, wide())));
+      gradients_.push_back(
+          owned.count == 0 || !parameter.trainable
+              ? kNoValue
+              : graph_.add_source(Role::kGradient, owned_name(shape_, parameter.name), owned_spec(parameter, wide())));
     }
     add_norm();
     add_optimizer();
@@ -144,6 +137,7 @@ class UpdateGraph {
     std::vector<std::int64_t> blocks;
     std::int64_t all = 0;
     for (std::size_t p = 0; p < gradients_.size(); ++p) {
+      if (!model_.parameters()[p].trainable) continue;
       const std::int64_t numel = model_.parameters()[p].shape.numel();
       const std::int64_t block = norm_block(numel);
       blocks.push_back((numel + block - 1) / block);
@@ -205,7 +199,7 @@ class UpdateGraph {
     std::vector<std::int64_t> numels;
     for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
       const std::int64_t numel = model_.parameters()[p].shape.numel();
-      if (shape_.zero.shards_weight(numel)) continue;
+      if (shape_.zero.shards_weight(numel) || !model_.parameters()[p].trainable) continue;
       held.push_back(p);
       numels.push_back(numel);
     }
@@ -254,7 +248,11 @@ class ReduceGraph {
 
   Graph build() {
     std::vector<std::int64_t> numels;
-    for (const Parameter& parameter : model_.parameters()) numels.push_back(parameter.shape.numel());
+    for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
+      if (!model_.parameters()[p].trainable) continue;
+      trained_.push_back(p);
+      numels.push_back(model_.parameters()[p].shape.numel());
+    }
     const std::vector<std::size_t> buckets = cut_buckets(numels, zero_.reduce_bucket);
     for (std::size_t b = 0; b + 1 < buckets.size(); ++b) start(static_cast<int>(b), buckets[b], buckets[b + 1]);
     for (Started& each : started_) finish(each);
@@ -273,8 +271,8 @@ class ReduceGraph {
     Started bucket{channel, {}, {}, {}};
     std::vector<ShardCut> cuts;
     std::vector<Shape> shapes;
-    for (std::size_t p = first; p < last; ++p) {
-      const Parameter& parameter = model_.parameters()[p];
+    for (std::size_t i = first; i < last; ++i) {
+      const Parameter& parameter = model_.parameters()[trained_[i]];
       const TensorSpec spec{accumulation_dtype(shape_.dtype), parameter.shape};
       const ValueId gradient = graph_.add_source(Role::kGradient, parameter.name, spec);
       bucket.gradients.push_back(gradient);
@@ -333,6 +331,7 @@ class ReduceGraph {
   const TrainShape& shape_;
   const ZeroOptions& zero_;
   Graph graph_;
+  std::vector<std::size_t> trained_;  // parameters
   std::vector<Started> started_;
 };
 
@@ -353,6 +352,21 @@ void take_persistent(ArenaSizes& sizes, const Layout& layout) {
 
 std::size_t tree_slots(std::int64_t count) {
   return static_cast<std::size_t>(std::bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(count, 1))));
+}
+
+GraphOptions graph_options(const TrainShape& shape, GraphKind kind, std::int64_t rows) {
+  GraphOptions options;
+  options.kind = kind;
+  options.tokens = rows * shape.seq;
+  options.table_length = shape.seq;
+  options.dtype = shape.dtype;
+  options.seed = shape.seed;
+  options.loss = shape.loss;
+  options.items = rows / shape.rows_per_item;
+  options.auxiliary_loss = shape.auxiliary_weight != 0;
+  options.audio_windows = rows * shape.audio_windows;
+  options.audio_frames = shape.audio_frames;
+  return options;
 }
 
 std::int64_t TrainShape::reduce_period() const {
@@ -394,7 +408,7 @@ ProgramSet make_programs(const Model& model, const TrainShape& shape, const Work
   if (!shape.deterministic && shape.accumulation > 1 && !shape.zero.shards_gradients())
     accumulate = micro_graph(model, shape, true);
   if (shape.eval_rows > 0) {
-    eval = forward_graph(model, graph_options(shape, GraphKind::kLoss, shape.eval_tokens()), shape.zero);
+    eval = forward_graph(model, graph_options(shape, GraphKind::kLoss, shape.eval_rows), shape.zero);
     add_batch_inputs(*eval, set.layout);
   }
   const std::vector<std::string> results = {"statistics", "auxiliary"};
@@ -407,6 +421,8 @@ ProgramSet make_programs(const Model& model, const TrainShape& shape, const Work
   set.update = compile(UpdateGraph(model, shape).build(), set.layout, workspaces, "update", {"norm"});
 
   take_persistent(set.sizes, set.layout);
+  for (const Role role : {Role::kMaster, Role::kMoment})
+    set.sizes.offloaded[static_cast<std::size_t>(role)] = shape.offload_optimizer;
   set.sizes.gradient_slots = shape.deterministic ? tree_slots(shape.accumulation) : 1;
   // Sharded gradients are not accumulated by the operations that make them: one slot for what comes in.
   if (!shape.deterministic && shape.zero.shards_gradients() && shape.accumulation > 1) set.sizes.gradient_slots = 2;
@@ -417,25 +433,6 @@ ProgramSet make_programs(const Model& model, const TrainShape& shape, const Work
     set.activation_lower_bound = std::max(set.activation_lower_bound, program->activation_lower_bound);
   }
   return set;
-}
-
-LogitsProgram make_logits_program(const Model& model, DType dtype, std::int64_t tokens, std::int64_t rows,
-                                  const WorkspaceSizes& workspaces) {
-  GraphOptions options;
-  options.kind = GraphKind::kLogits;
-  options.tokens = tokens;
-  options.table_length = tokens;
-  options.logit_rows = rows;
-  options.dtype = dtype;
-  const Graph graph = forward_graph(model, options, {});
-  LogitsProgram made;
-  for (const Parameter& parameter : model.parameters())
-    made.layout.add(Role::kWeight, parameter.name, {dtype, parameter.shape});
-  add_batch_inputs(graph, made.layout);
-  made.program = compile(graph, made.layout, workspaces, "logits", {"logits"});
-  take_persistent(made.sizes, made.layout);
-  take_largest(made.sizes, made.program);
-  return made;
 }
 
 }  // namespace convoy

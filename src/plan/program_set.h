@@ -34,6 +34,11 @@ struct TrainShape {
   double auxiliary_weight = 0;
   // Elements of embedding tables whose gradient is exactly zero are left as they are, with their moments.
   bool sparse_embeddings = false;
+  // Master weights and moments in host memory; the update reads and writes them over the link.
+  bool offload_optimizer = false;
+  bool has_own_memory = false;  // whether the device's memory is not the host's, so that offloading frees some
+  // Models that hear: windows of audio of a row, and log-mel frames of a window.
+  std::int64_t audio_windows = 0, audio_frames = 0;
 
   std::int64_t tokens() const { return rows * seq; }
   std::int64_t eval_tokens() const { return eval_rows * seq; }
@@ -48,6 +53,9 @@ struct TrainShape {
   // Which micro-batch of the global batch is this rank's `index`-th one.
   std::int64_t global_micro_batch(std::int64_t index) const;
 };
+
+// The options of a graph over `rows` sequences.
+GraphOptions graph_options(const TrainShape& shape, GraphKind kind, std::int64_t rows);
 
 // Gradient buffers alive at once while `count` micro-batches are summed by a binary tree in order: ⌊log₂ count⌋ + 1.
 std::size_t tree_slots(std::int64_t count);
@@ -78,14 +86,5 @@ struct ProgramSet {
 };
 
 ProgramSet make_programs(const Model& model, const TrainShape& shape, const WorkspaceSizes& workspaces);
-
-// A program that computes logits of `rows` rows of a text of `tokens` tokens, with a layout of its own.
-struct LogitsProgram {
-  Layout layout;
-  Program program;
-  ArenaSizes sizes;
-};
-LogitsProgram make_logits_program(const Model& model, DType dtype, std::int64_t tokens, std::int64_t rows,
-                                  const WorkspaceSizes& workspaces);
 
 }  // namespace convoy

@@ -20,6 +20,8 @@ std::string_view short_name(Role role) {
       return "master";
     case Role::kMoment:
       return "m";
+    case Role::kCache:
+      return "kv";
     case Role::kBatch:
       return "in";
     case Role::kActivation:

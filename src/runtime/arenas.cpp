@@ -5,8 +5,14 @@ namespace convoy {
 std::size_t ArenaSizes::total() const {
   std::size_t sum = workspace;
   for (std::size_t role = 0; role < bytes.size(); ++role) {
-    sum += bytes[role] * (role == static_cast<std::size_t>(Role::kGradient) ? gradient_slots : 1);
+    if (!offloaded[role]) sum += bytes[role] * (role == static_cast<std::size_t>(Role::kGradient) ? gradient_slots : 1);
   }
+  return sum;
+}
+
+std::size_t ArenaSizes::host_total() const {
+  std::size_t sum = 0;
+  for (std::size_t role = 0; role < bytes.size(); ++role) sum += offloaded[role] ? bytes[role] : 0;
   return sum;
 }
 
@@ -17,7 +23,8 @@ Arenas::Arenas(Device& device, const ArenaSizes& sizes) : sizes_(sizes) {
       for (std::size_t slot = 0; slot < sizes.gradient_slots; ++slot)
         gradients_.push_back(device.allocate(sizes.bytes[role]));
     } else {
-      memory_[role] = device.allocate(sizes.bytes[role]);
+      memory_[role] =
+          sizes.offloaded[role] ? device.allocate_host(sizes.bytes[role]) : device.allocate(sizes.bytes[role]);
     }
   }
   if (sizes.workspace > 0) workspace_ = device.allocate(sizes.workspace);

@@ -12,7 +12,10 @@ struct ArenaSizes {
   std::array<std::size_t, kRoleCount> bytes{};  // by role; gradients for one slot
   std::size_t gradient_slots = 1;               // partial sums over micro-batches that are alive at once
   std::size_t workspace = 0;
+  std::array<bool, kRoleCount> offloaded{};  // by role: in host memory, whatever the device's is
+  // Of the device's memory, and of the host's that is beside it.
   std::size_t total() const;
+  std::size_t host_total() const;
 };
 
 class Arenas {

@@ -15,6 +15,7 @@ class StartKernel : public Kernel {
   StartKernel(Device& device, Communicator& communicator, StartedCell started, DType dtype, std::vector<Piece> pieces)
       : device_(device),
         communicator_(communicator),
+        in_place_(device.host_memory() || communicator.reaches_device_memory()),
         started_(std::move(started)),
         dtype_(dtype),
         pieces_(std::move(pieces)) {}
@@ -27,14 +28,14 @@ class StartKernel : public Kernel {
   std::size_t bytes(std::int64_t elements) const { return static_cast<std::size_t>(elements) * size_of(dtype_); }
   // Where the operation reads what lies at `from`.
   std::byte* outward(std::byte* from, std::size_t size) {
-    if (device_.host_memory()) return from;
+    if (in_place_) return from;
     std::byte* to = room(size);
     device_.copy_out({to, size}, from);
     return to;
   }
   // Where it writes what belongs at `to`; `at` is the copy that was read, for operations in place.
   std::byte* inward(std::byte* to, std::size_t size, std::byte* at = nullptr) {
-    if (device_.host_memory()) return to;
+    if (in_place_) return to;
     if (at == nullptr) at = room(size);
     started_->back.push_back({to, at, size});
     return at;
@@ -42,6 +43,7 @@ class StartKernel : public Kernel {
 
   Device& device_;
   Communicator& communicator_;
+  const bool in_place_;  // the communicator works on the tensors themselves
   StartedCell started_;
   DType dtype_;
   std::vector<Piece> pieces_;

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -67,18 +69,40 @@ class Recording {
   virtual void replay() = 0;
 };
 
+// What is started in one lane runs in the order of starting; the copy lanes run beside the kernels of kWork and beside
+// one another.
+enum class Lane : std::uint8_t { kWork, kToDevice, kToHost };
+
 class Device : public WorkspaceSizes {
  public:
   virtual std::string name() const = 0;
+  // The hardware as its maker names it, by which measurements are told apart.
+  virtual std::string card() const { return name(); }
   // The PCI bus id of a GPU, under which its driver's statistics are; empty for other devices.
   virtual std::string bus_id() const { return {}; }
   // Zeroed memory, 64-byte aligned. Throws an error of status does-not-fit.
   virtual std::unique_ptr<DeviceMemory> allocate(std::size_t bytes) = 0;
   // What allocate has given out.
   virtual MemoryUse memory() const = 0;
+  // Bytes of its own memory that a rank may take now; nothing where the device's memory is the host's.
+  virtual std::optional<std::size_t> own_memory() const { return std::nullopt; }
   virtual std::unique_ptr<Kernel> prepare(const Op& op, Specs inputs, std::span<const TensorSpec> outputs) = 0;
   virtual void copy_in(std::byte* to, std::span<const std::byte> from) = 0;
   virtual void copy_out(std::span<std::byte> to, const std::byte* from) = 0;
+  // Zeroed host memory that the device reads and writes by itself, its kernels too (page-locked, where the device is
+  // apart from the host): for copies and for what is offloaded. memory() does not count it. Throws an error of status
+  // does-not-fit.
+  virtual std::unique_ptr<DeviceMemory> allocate_host(std::size_t bytes) = 0;
+  // Copies that are started only: done after synchronize(). The host's side lies in memory of allocate_host.
+  virtual void start_copy_in(std::byte* to, std::span<const std::byte> from, Lane /*lane*/) { copy_in(to, from); }
+  virtual void start_copy_out(std::span<std::byte> to, const std::byte* from, Lane /*lane*/) { copy_out(to, from); }
+  // Within the device's memory, in the lane of the kernels.
+  virtual void start_copy(std::byte* to, const std::byte* from, std::size_t bytes) = 0;
+  // From the memory of another device of this kind, in a lane of its own; false where there is no link between the two.
+  virtual bool start_peer_copy(std::byte* /*to*/, const Device& /*owner*/, const std::byte* /*from*/,
+                               std::size_t /*bytes*/) {
+    return false;
+  }
   // Whether the host reads and writes the device's memory as its own.
   virtual bool host_memory() const { return true; }
   // Waits for everything that was started.

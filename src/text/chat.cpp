@@ -114,6 +114,11 @@ std::vector<ChatEncoder::Turn> ChatEncoder::turns(const std::vector<ChatMessage>
   if (messages.empty()) throw data_error("a conversation without messages");
   std::vector<Turn> result;
   for (const ChatMessage& message : messages) {
+    if (!message.more.empty()) {
+      throw data_error(
+          fmt::format("chat format {} does not show the message's fields {}", name_of(format_), message.more))
+          .mend("take a model folder with a chat template (chat_format: template), or write them into the content");
+    }
     Turn turn{.role = canonical_role(message.role), .metadata = message.metadata, .content = message.content};
     // GLM-4 has no turn for a message without content.
     if (format_ == ChatFormat::kGlm4 && turn.content.empty()) continue;

@@ -31,6 +31,8 @@ struct ChatMessage {
   std::string content;
   std::string metadata;  // GLM-4: what stands after the role, such as the name of a called tool
   bool trained = true;   // false: an assistant message that is context only
+  // The message's other fields (tool_calls, reasoning_content, name, …) as a JSON object; only templates show them.
+  std::string more{};
   friend bool operator==(const ChatMessage&, const ChatMessage&) = default;
 };
 

@@ -6,6 +6,13 @@
 #include "base/error.h"
 
 namespace convoy {
+namespace {
+
+constexpr std::size_t kMostStarted = 256;                                       // statistics that wait to be read
+constexpr std::size_t kStatisticsBytes = 2 * kLossStatistics * sizeof(double);  // of the loss, and of one beside it
+
+}  // namespace
+
 LossTotals& LossTotals::operator+=(const LossTotals& other) {
   loss_sum += other.loss_sum;
   targets += other.targets;
@@ -38,6 +45,13 @@ Engine::Engine(Device& device, const Model& model, const TrainShape& shape, Comm
   const TensorSpec* inputs[] = {&flat, &flat};
   add_gradients_ = device.prepare(AccumulateGradients{}, inputs, std::span(&flat, 1));
   partial_sums_.reserve(programs_.sizes.gradient_slots + 1);
+  statistics_ = device.allocate_host(kMostStarted * kStatisticsBytes);
+  started_.reserve(kMostStarted);
+  losses_.reserve(kMostStarted);
+  // What is shorter is the beginning of what is longer.
+  const std::int64_t rows = std::max(shape.rows, shape.eval_rows);
+  for (const BatchConstant& each : model.constants(graph_options(shape, GraphKind::kTrain, rows)))
+    put(each.name.c_str(), each.bytes);
 }
 
 std::byte* Engine::address(Role role, const std::string& name) const {
@@ -65,6 +79,15 @@ void Engine::copy_batch(const BatchView& batch) {
   put(batch_input::kSeqStart, std::as_bytes(batch.seq_start));
   put(batch_input::kHeadRows, std::as_bytes(batch.head_rows));
   put(batch_input::kHeadLabels, std::as_bytes(batch.head_labels));
+  if (shape_.audio_windows > 0) {
+    if (shape_.dtype == DType::kF64) {
+      const std::vector<double> wide(batch.audio_features.begin(), batch.audio_features.end());
+      put(batch_input::kAudioFeatures, std::as_bytes(std::span(wide)));
+    } else {
+      put(batch_input::kAudioFeatures, std::as_bytes(batch.audio_features));
+    }
+    put(batch_input::kAudioRows, std::as_bytes(batch.audio_rows));
+  }
   bool whole_rows = true;
   for (std::size_t i = 0; i < batch.seq_start.size() && whole_rows; ++i) {
     const auto at = static_cast<std::int64_t>(i);
@@ -85,24 +108,52 @@ void Engine::copy_batch(const BatchView& batch) {
   put(batch_input::kRopeSin, std::as_bytes(std::span(sines)));
 }
 
-LossTotals Engine::read_statistics(const Program& program) const {
-  LossTotals totals;
+// Before the next program writes its own there.
+void Engine::start_statistics(const Program& program) {
+  if (started_.size() == kMostStarted) collect_statistics();
+  Started step;
+  std::byte* to = statistics_->data() + started_.size() * kStatisticsBytes;
   for (const auto& [name, ref] : program.outputs) {
-    std::byte bytes[kLossStatistics * sizeof(double)];
-    device_.copy_out(std::span(bytes, ref.spec.bytes()), arenas_.base(ref.arena) + ref.offset);
-    const auto at = [&bytes, dtype = ref.spec.dtype](LossStatistic which) {
-      return load_float(dtype, bytes + static_cast<std::size_t>(which) * size_of(dtype));
-    };
-    if (name == "auxiliary") {
-      totals.auxiliary_sum = at(kLossSum);
-      totals.auxiliary_targets = at(kTargetCount);
-    } else {
-      totals.loss_sum = at(kLossSum);
-      totals.targets = at(kTargetCount);
-      totals.correct = at(kCorrectCount);
-    }
+    const bool auxiliary = name == "auxiliary";
+    step.dtype = ref.spec.dtype;
+    step.auxiliary = step.auxiliary || auxiliary;
+    device_.start_copy_out(std::span(to + (auxiliary ? kStatisticsBytes / 2 : 0), ref.spec.bytes()),
+                           arenas_.base(ref.arena) + ref.offset, Lane::kWork);
   }
-  return totals;
+  started_.push_back(step);
+}
+
+void Engine::collect_statistics() {
+  if (started_.empty()) return;
+  device_.synchronize();
+  for (std::size_t i = 0; i < started_.size(); ++i) {
+    const DType dtype = started_[i].dtype;
+    const std::byte* bytes = statistics_->data() + i * kStatisticsBytes;
+    const auto at = [dtype](const std::byte* from, LossStatistic which) {
+      return load_float(dtype, from + static_cast<std::size_t>(which) * size_of(dtype));
+    };
+    LossTotals totals{at(bytes, kLossSum), at(bytes, kTargetCount), at(bytes, kCorrectCount)};
+    if (started_[i].auxiliary) {
+      totals.auxiliary_sum = at(bytes + kStatisticsBytes / 2, kLossSum);
+      totals.auxiliary_targets = at(bytes + kStatisticsBytes / 2, kTargetCount);
+    }
+    losses_.push_back(totals);
+  }
+  started_.clear();
+}
+
+std::vector<LossTotals> Engine::take_losses() {
+  collect_statistics();
+  std::vector<LossTotals> taken(losses_.begin(), losses_.end());
+  losses_.clear();
+  return taken;
+}
+
+LossTotals Engine::take_last() {
+  collect_statistics();
+  const LossTotals last = losses_.back();
+  losses_.pop_back();
+  return last;
 }
 
 // Adds the top partial sum of the stack into the one below it.
@@ -134,6 +185,11 @@ void Engine::merge_complete() {
 }
 
 LossTotals Engine::micro_step(const BatchView& batch, double scale, double auxiliary_scale) {
+  start_micro_step(batch, scale, auxiliary_scale);
+  return take_last();
+}
+
+void Engine::start_micro_step(const BatchView& batch, double scale, double auxiliary_scale) {
   copy_batch(batch);
   put(batch_input::kTokenKeys, std::as_bytes(batch.token_keys));
   put(batch_input::kHeadKeys, std::as_bytes(batch.head_keys));
@@ -144,14 +200,14 @@ LossTotals Engine::micro_step(const BatchView& batch, double scale, double auxil
   if (micro_accumulate_ && !partial_sums_.empty()) {
     micro_accumulate_->run(0);
     ++partial_sums_[0];
-    merge_complete();
-    return read_statistics(micro_accumulate_->program());
+    start_statistics(micro_accumulate_->program());
+    return merge_complete();
   }
   check(partial_sums_.size() < programs_.sizes.gradient_slots, "more micro-batches than planned");
   micro_->run(partial_sums_.size());
   partial_sums_.push_back(1);
+  start_statistics(micro_->program());
   merge_complete();
-  return read_statistics(micro_->program());
 }
 
 UpdateResult Engine::update(double learning_rate, std::int64_t step, double unscale) {
@@ -176,10 +232,15 @@ UpdateResult Engine::update(double learning_rate, std::int64_t step, double unsc
 }
 
 LossTotals Engine::evaluate(const BatchView& batch) {
+  start_evaluate(batch);
+  return take_last();
+}
+
+void Engine::start_evaluate(const BatchView& batch) {
   check(eval_ != nullptr, "no evaluation was planned");
   copy_batch(batch);
   eval_->run();
-  return read_statistics(eval_->program());
+  start_statistics(eval_->program());
 }
 
 std::vector<Executor*> Engine::executors() const {

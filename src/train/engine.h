@@ -16,6 +16,9 @@ namespace convoy {
 struct BatchView {
   std::span<const std::int32_t> input_ids, targets, positions, seq_start;
   std::span<const std::uint64_t> token_keys;
+  // Models that hear: log-mel frames of the windows, and where text has places for audio (else empty).
+  std::span<const float> audio_features = {};
+  std::span<const std::int32_t> audio_rows = {};
   // With a task's head.
   std::span<const std::int32_t> head_rows = {}, head_labels = {};
   std::span<const std::uint64_t> head_keys = {};
@@ -25,7 +28,7 @@ struct BatchView {
 struct LossTotals {
   double loss_sum = 0;
   double targets = 0;
-  double correct = 0;  // targets that were the most likely token, alternative or class
+  double correct = 0;                               // targets that were the most likely token, alternative or class
   double auxiliary_sum = 0, auxiliary_targets = 0;  // of a language-model loss beside it
   double auxiliary_mean() const { return auxiliary_targets > 0 ? auxiliary_sum / auxiliary_targets : 0; }
   double mean() const { return targets > 0 ? loss_sum / targets : 0; }
@@ -42,16 +45,22 @@ class Engine {
   // `communicator` joins the ranks of shape.zero; not needed for one. All must outlive the engine.
   Engine(Device& device, const Model& model, const TrainShape& shape, Communicator* communicator = nullptr);
 
-  // Forward and backward pass. `scale` multiplies the gradient of the micro-batch's loss sum, `auxiliary_scale` that of
-  // the loss beside it. The ranks' calls must be
-  // the micro-batches that shape().global_micro_batch says.
+  // Starts the forward and backward pass. `scale` multiplies the gradient of the micro-batch's loss sum,
+  // `auxiliary_scale` that of the loss beside it. The ranks' calls must be the micro-batches that
+  // shape().global_micro_batch says. The host does not wait for the device.
+  void start_micro_step(const BatchView& batch, double scale, double auxiliary_scale = 0);
+  // Starts the forward pass of an evaluation batch.
+  void start_evaluate(const BatchView& batch);
+  // The totals of what was started since the last call, in order; waits for the device.
+  std::vector<LossTotals> take_losses();
+  // Each with its totals at once.
   LossTotals micro_step(const BatchView& batch, double scale, double auxiliary_scale = 0);
+  LossTotals evaluate(const BatchView& batch);
+
   // Finishes the sum over the micro-batches since the last update, clips, and runs the optimizer. `step` counts
   // executed updates, from 1.
   // `unscale` undoes the loss scale that the gradients carry.
   UpdateResult update(double learning_rate, std::int64_t step, double unscale = 1);
-  // Forward pass of an evaluation batch.
-  LossTotals evaluate(const BatchView& batch);
 
   ParameterStore& store() { return store_; }
   const ParameterStore& store() const { return store_; }
@@ -77,7 +86,9 @@ class Engine {
   std::vector<Executor*> executors() const;
   void merge_top();
   void merge_complete();
-  LossTotals read_statistics(const Program& program) const;
+  void start_statistics(const Program& program);
+  void collect_statistics();
+  LossTotals take_last();
   std::byte* address(Role role, const std::string& name) const;
 
   Device& device_;
@@ -94,6 +105,14 @@ class Engine {
   std::vector<std::int64_t> partial_sums_;
   bool top_reduced_ = false;  // whether the top one is a sum over the ranks already
   std::int64_t table_length_ = 0;
+  // The statistics of what was started, as the device writes them into memory of the host; then as numbers.
+  std::unique_ptr<DeviceMemory> statistics_;
+  struct Started {
+    DType dtype = DType::kF32;
+    bool auxiliary = false;
+  };
+  std::vector<Started> started_;
+  std::vector<LossTotals> losses_;
 };
 
 }  // namespace convoy

@@ -17,6 +17,7 @@
 #include "plan/memory_report.h"
 #include "plan/model_flops.h"
 #include "train/keep_alive.h"
+#include "train/rank_agreement.h"
 #include "train/run_checkpoint.h"
 #include "train/run_data.h"
 #include "train/run_observer.h"
@@ -72,6 +73,7 @@ ScheduleSettings schedule_settings(const RunConfig& config, const Counts& counts
   settings.warmup_steps = counts.warmup;
   settings.total_steps = counts.total;
   settings.parameters = config.lr_scheduler_kwargs;
+  if (config.sources.contains("lr_scheduler_kwargs")) settings.where = config.source_of("lr_scheduler_kwargs");
   settings.greater_is_better = best_metric(config).greater_is_better;
   return settings;
 }
@@ -138,9 +140,29 @@ RunObserver::Settings observer_settings(const RunConfig& config, const Counts& c
   const double flops = model_flops(engine.programs().micro);
   settings.flops_per_token = flops / static_cast<double>(engine.shape().tokens());
   settings.flops_per_step = flops * static_cast<double>(engine.shape().accumulation * engine.shape().zero.world);
-  if (ceilings) settings.ceiling = {ceilings->card, ceilings->matrix_product * 1e12};
+  if (ceilings) {
+    const DType dtype = engine.shape().dtype;
+    const bool tf32 = config.tf32 && dtype == DType::kF32 && config.device == "cuda";
+    settings.ceiling = {ceilings->card, ceilings->best_product(tf32 ? "tf32" : name_of(dtype)) * 1e12};
+  }
   if (!gpu.empty()) settings.gpu = GpuStatistics::Options{.device = gpu};
   return settings;
+}
+
+// Those of the named file, or those that `convoy bench` has left for this device.
+std::optional<Ceilings> known_ceilings(const RunConfig& config, const Device& device) {
+  if (config.ceilings_file == "none") return std::nullopt;
+  if (config.ceilings_file) return read_ceilings(*config.ceilings_file);
+  const std::filesystem::path file = ceilings_path(device.card());
+  std::error_code unreadable;
+  if (file.empty() || !std::filesystem::is_regular_file(file, unreadable)) return std::nullopt;
+  try {
+    return read_ceilings(file);
+  } catch (const Error& error) {  // nobody asked for it
+    log_warning("no share of the ceiling in the logs: {}; measure again with: convoy bench --device {}",
+                error.message(), config.device);
+    return std::nullopt;
+  }
 }
 
 // An output folder with checkpoints is not trained over by accident.
@@ -252,15 +274,16 @@ std::size_t communication(int ranks) {
 }
 
 MemoryReport full_report(const RunConfig& config, const ModelSource& source, const ProgramSet& programs,
-                         const ZeroOptions& zero) {
+                         const TrainShape& shape) {
   MemoryReport report = memory_report(programs.sizes, programs.activation_lower_bound);
-  add_line(report, "communication", communication(zero.world));
-  add_line(report, "checkpoint copy", snapshot_bytes(config, source, programs, zero.rank));
+  add_line(report, "communication", communication(shape.zero.world), shape.has_own_memory);
+  add_line(report, "checkpoint copy", snapshot_bytes(config, source, programs, shape.zero.rank), shape.has_own_memory);
   return report;
 }
 
 BytesBeside beside_the_arenas(const RunConfig& config, const ModelSource& source) {
-  return [&](const TrainShape& shape, const ProgramSet& programs) {
+  return [&](const TrainShape& shape, const ProgramSet& programs) -> std::size_t {
+    if (shape.has_own_memory) return 0;
     return communication(shape.zero.world) + snapshot_bytes(config, source, programs, shape.zero.rank);
   };
 }
@@ -276,12 +299,14 @@ std::string listing(const ProgramSet& programs) {
 void report_plan(const ModelSource& source, const TrainShape& shape, const RunConfig& config, Device& device,
                  bool first) {
   const ProgramSet programs = make_programs(*source.model, shape, device);
-  const MemoryReport report = full_report(config, source, programs, shape.zero);
-  require_fit(*source.model, shape, device, report, memory_limit(config, shape.zero.world),
+  const MemoryReport report = full_report(config, source, programs, shape);
+  require_fit(*source.model, shape, device, report, memory_limit(config, shape.zero.world, device),
               beside_the_arenas(config, source));
   if (!first) return;
-  log_info("{}: {} parameters, {} of memory planned{}\n{}", source.model->family(), source.model->parameter_count(),
-           human_bytes(report.total), shape.zero.world > 1 ? " on this rank" : "", print(report));
+  log_info("{}: {} parameters, {} of memory planned{}{}\n{}", source.model->family(), source.model->parameter_count(),
+           human_bytes(report.total),
+           report.host_total > 0 ? fmt::format(" and {} of the host's", human_bytes(report.host_total)) : "",
+           shape.zero.world > 1 ? " on this rank" : "", print(report));
   if (config.print_program) fmt::print("{}", listing(programs));
 }
 
@@ -294,9 +319,12 @@ int run_training(const RunConfig& settings, Device& device, const std::string& v
   const RunConfig config = for_ranks(settings, communicator.size());
   apply_process_settings(config, rank, communicator.size());
   std::optional<KeepAlive> keep_alive(std::in_place, communicator);  // setting up may take longer than the timeout
+  Facts facts = shared_settings(config);
+  facts.emplace_back("Convoy's version", version);
+  require_agreement(facts, "start every rank with the same settings and program", communicator);
   require_training_inputs(config);
-  std::optional<Ceilings> ceilings;  // read by every rank, so that an error ends them all alike
-  if (config.ceilings_file) ceilings = read_ceilings(*config.ceilings_file);
+  // Read by every rank, so that an error ends them all alike.
+  const std::optional<Ceilings> ceilings = known_ceilings(config, device);
   const ModelSource source = open_model(config);
   if (first) warn_of_precision(config, source);
   CheckpointStore store(config.output_dir);
@@ -312,7 +340,8 @@ int run_training(const RunConfig& settings, Device& device, const std::string& v
   const TrainShape shape = train_shape(config, source, evaluates(config), rank, communicator.size());
   report_plan(source, shape, config, device, first);
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(tokenizer_path(config));
-  const RunData data = open_data(config, *tokenizer, source.model->vocab_size(), shape, communicator, source.task);
+  const RunData data = open_data(config, *tokenizer, source, shape, communicator);
+  require_agreement(shared_inputs(source, *tokenizer, data), "give every rank the same files", communicator);
   const Counts counts = count_steps(config, data);
   TrainerOptions options = trainer_options(config, counts, data, version);
   if (!source.task.added_tokens.empty()) {
@@ -388,6 +417,16 @@ int run_training(const RunConfig& settings, Device& device, const std::string& v
   return 0;
 }
 
+void check_before_start(const RunConfig& config) {
+  require_training_inputs(config);
+  // The number of steps is not known yet: one that warm-up parameters fit into.
+  constexpr std::int64_t kMany = std::int64_t{1} << 50;
+  const Counts counts{kMany, kMany, warmup_steps(config, kMany)};
+  const ScheduleSettings rate = schedule_settings(config, counts);
+  make_schedule(rate);
+  if (config.lr_scheduler_type == "reduce_lr_on_plateau") PlateauState{rate};
+}
+
 std::string plan_run(const RunConfig& settings, Device& device) {
   const int ranks = static_cast<int>(settings.num_processes.value_or(1));
   const RunConfig config = for_ranks(settings, ranks);
@@ -395,7 +434,7 @@ std::string plan_run(const RunConfig& settings, Device& device) {
   const ModelSource source = open_model(config);
   const TrainShape shape = train_shape(config, source, evaluates(config), 0, ranks);
   const ProgramSet programs = make_programs(*source.model, shape, device);
-  const MemoryReport report = full_report(config, source, programs, shape.zero);
+  const MemoryReport report = full_report(config, source, programs, shape);
   const double tokens = static_cast<double>(shape.tokens());
   std::string text =
       fmt::format("{}: {} parameters, {}, micro-batch {} × {} tokens, accumulation {}, recompute {}{}\nrank 0\n{}",
@@ -403,21 +442,25 @@ std::string plan_run(const RunConfig& settings, Device& device) {
                   shape.accumulation, name_of(shape.recompute),
                   ranks > 1 ? fmt::format(", {} ranks, ZeRO stage {}", ranks, shape.zero.stage) : "", print(report));
   std::size_t most = report.total;
+  std::size_t most_host = report.host_total;
   for (int r = 1; r < ranks; ++r) {
     const TrainShape theirs_shape = train_shape(config, source, evaluates(config), r, ranks);
     const ProgramSet others = make_programs(*source.model, theirs_shape, device);
-    const MemoryReport theirs = full_report(config, source, others, theirs_shape.zero);
+    const MemoryReport theirs = full_report(config, source, others, theirs_shape);
     text += fmt::format("rank {}\n{}", r, print(theirs));
     most = std::max(most, theirs.total);
+    most_host = std::max(most_host, theirs.host_total);
   }
   text += fmt::format("arithmetic: {:.3f} GFLOP per token, {:.1f} GFLOP per micro-batch\n",
                       programs.micro.cost().flops / tokens * 1e-9, programs.micro.cost().flops * 1e-9);
   const std::vector<Alternative> others = alternatives(*source.model, shape, device, beside_the_arenas(config, source));
   if (!others.empty()) text += "less memory with:\n" + print(others, report.total);
   if (config.print_program) text += listing(programs);
-  const std::size_t limit = memory_limit(config, ranks);
-  text += fmt::format("{} are available{}: the run {}\n", human_bytes(limit), ranks > 1 ? " for each rank" : "",
-                      most <= limit ? "fits" : "does not fit");
+  const MemoryLimit limit = memory_limit(config, ranks, device);
+  text += fmt::format("{} are available{}{}: the run {}\n", human_bytes(limit.device),
+                      most_host > 0 ? fmt::format(", {} of the host's", human_bytes(limit.host)) : "",
+                      ranks > 1 ? " for each rank" : "",
+                      most <= limit.device && most_host <= limit.host ? "fits" : "does not fit");
   return text;
 }
 

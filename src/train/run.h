@@ -13,6 +13,9 @@ namespace convoy {
 // the ranks of the run, which all call with the same settings. On a GPU the first rank's logs say how its card does.
 int run_training(const RunConfig& settings, Device& device, const std::string& version, Communicator& communicator);
 
+// What can be found wrong before any rank starts, so that it is said once. Throws usage errors.
+void check_before_start(const RunConfig& config);
+
 // What `convoy plan` prints: the memory of every rank by kind and what other settings would take. Reads no weight and
 // no data.
 std::string plan_run(const RunConfig& config, Device& device);

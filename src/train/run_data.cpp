@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "config/resolve.h"
+#include "train/run_setup.h"
 
 namespace convoy {
 namespace {
@@ -22,6 +23,8 @@ std::optional<ChatFormat> recognise_chat_format(const Tokenizer& tokenizer) {
 std::optional<ChatFormat> chat_format(const RunConfig& config, const Tokenizer& tokenizer) {
   switch (config.chat_format) {
     case ChatSetting::kNone:
+      return std::nullopt;
+    case ChatSetting::kTemplate:
       return std::nullopt;
     case ChatSetting::kAuto:
       return recognise_chat_format(tokenizer);
@@ -43,6 +46,19 @@ std::optional<ChatFormat> chat_format(const RunConfig& config, const Tokenizer& 
   return std::nullopt;
 }
 
+// The template of the tokenizer's folder, where conversations go by it.
+std::optional<ChatTemplate> chat_template(const RunConfig& config) {
+  if (config.chat_format != ChatSetting::kAuto && config.chat_format != ChatSetting::kTemplate) return std::nullopt;
+  const std::filesystem::path path = tokenizer_path(config);
+  std::optional<ChatTemplate> found = ChatTemplate::find(path);
+  if (!found && config.chat_format == ChatSetting::kTemplate) {
+    throw usage_error("the model folder has no chat template")
+        .at(path.string())
+        .mend("add its chat_template.jinja, or name a chat_format");
+  }
+  return found;
+}
+
 RowMode row_mode(PackingMode mode) {
   switch (mode) {
     case PackingMode::kPack:
@@ -60,47 +76,61 @@ std::filesystem::path cache_folder(const RunConfig& config) {
                           : std::filesystem::path(config.output_dir) / "cache";
 }
 
+EncodeSettings encode_settings(const RunConfig& config, const Tokenizer& tokenizer, const TaskEncoding& task,
+                               std::int64_t sequence) {
+  EncodeSettings settings;
+  if (task.kind != TaskEncoding::Kind::kNone) {
+    settings.task = task;
+    settings.task.sequence = sequence;
+    settings.append_eos = false;
+    return settings;
+  }
+  settings.chat_template = chat_template(config);
+  if (!settings.chat_template) settings.chat_format = chat_format(config, tokenizer);
+  if (!tokenizer.eos_id()) {
+    settings.append_eos = false;
+    log_warning(
+        "the tokenizer names no end-of-sequence token: documents end without one, and the model will not learn to "
+        "stop");
+  }
+  return settings;
+}
+
 }  // namespace
 
 bool evaluates(const RunConfig& config) {
   return !config.validation_files.empty() || config.validation_split > 0 || !config.test_files.empty();
 }
 
-RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, std::int64_t vocab, const TrainShape& shape,
-                  Communicator& communicator, const TaskSetup& task) {
+RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, const ModelSource& source,
+                  const TrainShape& shape, Communicator& communicator) {
+  const std::int64_t vocab = source.model->vocab_size();
   if (tokenizer.vocab_size() > vocab) {
     throw usage_error(
         fmt::format("the tokenizer has {} tokens, the model's vocabulary {}", tokenizer.vocab_size(), vocab))
         .at(config.source_of("tokenizer"))
         .mend("use the tokenizer that belongs to the model, or give a from-scratch model as large a vocab_size");
   }
-  EncodeSettings settings;
-  settings.task = task.encoding;
-  const bool has_task = task.encoding.kind != TaskEncoding::Kind::kNone;
-  settings.task.sequence = shape.seq;
-  if (has_task) {
-    settings.append_eos = false;
-  } else {
-    settings.chat_format = chat_format(config, tokenizer);
-  }
-  if (!has_task && !tokenizer.eos_id()) {
-    settings.append_eos = false;
-    log_warning(
-        "the tokenizer names no end-of-sequence token: documents end without one, and the model will not learn to "
-        "stop");
-  }
-  const SampleEncoder encoder(tokenizer, settings);
+  const ModelSource* hears = source.model->audio() ? &source : nullptr;
+  const bool has_task = source.task.encoding.kind != TaskEncoding::Kind::kNone;
+  std::optional<SampleEncoder> encoder;
+  if (hears == nullptr) encoder.emplace(tokenizer, encode_settings(config, tokenizer, source.task.encoding, shape.seq));
+  const auto open = [&](const std::string& key, std::shared_ptr<const SpeechSource>& speech) {
+    if (encoder) return load_or_tokenize(cache_folder(config), source_options(config, key), *encoder);
+    SpeechData opened = open_speech(config, key, tokenizer, *hears, shape);
+    speech = std::move(opened.source);
+    return opened.tokens;
+  };
   RunData data;
   const bool first = communicator.rank() == 0;
   if (!first) communicator.barrier();
-  data.train = load_or_tokenize(cache_folder(config), source_options(config, "train_files"), encoder);
+  data.train = open("train_files", data.train_speech);
   log_info("training data: {}", data.train->report().text());
   // The first rank has tokenised all there is before the others look for it.
-  if (!config.test_files.empty())
-    data.test = load_or_tokenize(cache_folder(config), source_options(config, "test_files"), encoder);
+  if (!config.test_files.empty()) data.test = open("test_files", data.test_speech);
   const auto seed = static_cast<std::uint64_t>(config.seed);
   if (!config.validation_files.empty()) {
-    data.validation = load_or_tokenize(cache_folder(config), source_options(config, "validation_files"), encoder);
+    data.validation = open("validation_files", data.validation_speech);
     if (first) communicator.barrier();
     log_info("validation data: {}", data.validation->report().text());
     data.train_documents = all_documents(data.train->documents());
@@ -113,10 +143,13 @@ RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, std::int6
     Split parts = split_documents(data.train->documents(), split);
     data.train_documents = std::move(parts.train);
     data.validation_documents = std::move(parts.validation);
-    if (!data.validation_documents.empty()) data.validation = data.train;
+    if (!data.validation_documents.empty()) {
+      data.validation = data.train;
+      data.validation_speech = data.train_speech;
+    }
   }
   data.rows.row_length = shape.seq;
-  data.rows.mode = row_mode(config.packing);
+  data.rows.mode = hears != nullptr ? RowMode::kPad : row_mode(config.packing);
   data.rows.overlong = config.too_long == TooLong::kSplit ? Overlong::kSplit : Overlong::kTruncate;
   if (has_task) {
     data.rows.parts = shape.rows_per_item;
@@ -137,25 +170,29 @@ RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, std::int6
 }
 
 std::unique_ptr<Loader> RunData::training_loader(const Cursor& start) const {
-  return std::make_unique<Loader>(train, train_documents, rows, loading, start);
+  LoaderOptions options = loading;
+  if (train_speech) options.complete = [source = train_speech](Batch& batch) { source->complete(batch); };
+  return std::make_unique<Loader>(train, train_documents, rows, options, start);
 }
 
 std::unique_ptr<Loader> RunData::evaluation_loader(const std::shared_ptr<const TokenData>& data,
+                                                   const std::shared_ptr<const SpeechSource>& speech,
                                                    const std::vector<DocumentId>& documents,
                                                    const Cursor& start) const {
   LoaderOptions options = evaluation_options(loading);
   options.rows = eval_rows;
   options.accumulation = 1;
   options.period = 1;
+  if (speech) options.complete = [source = speech](Batch& batch) { source->complete(batch); };
   return std::make_unique<Loader>(data, documents, rows, options, start);
 }
 
 std::unique_ptr<Loader> RunData::validation_loader(const Cursor& start) const {
-  return evaluation_loader(validation, validation_documents, start);
+  return evaluation_loader(validation, validation_speech, validation_documents, start);
 }
 
 std::unique_ptr<Loader> RunData::test_loader(const Cursor& start) const {
-  return evaluation_loader(test, all_documents(test->documents()), start);
+  return evaluation_loader(test, test_speech, all_documents(test->documents()), start);
 }
 
 std::string RunData::fingerprint() const {

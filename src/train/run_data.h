@@ -9,7 +9,8 @@
 #include "data/token_cache.h"
 #include "plan/program_set.h"
 #include "text/tokenizer.h"
-#include "train/run_task.h"
+#include "train/run_setup.h"
+#include "train/speech_data.h"
 
 namespace convoy {
 
@@ -21,6 +22,8 @@ struct RunData {
   LoaderOptions loading;
   std::int64_t eval_rows = 1;
   TokenId pad_id = 0;
+  // Models that hear: the recordings behind the documents.
+  std::shared_ptr<const SpeechSource> train_speech, validation_speech, test_speech;
 
   bool has_validation() const { return validation != nullptr && !validation_documents.empty(); }
   std::unique_ptr<Loader> training_loader(const Cursor& start) const;
@@ -31,14 +34,15 @@ struct RunData {
 
  private:
   std::unique_ptr<Loader> evaluation_loader(const std::shared_ptr<const TokenData>& data,
+                                            const std::shared_ptr<const SpeechSource>& speech,
                                             const std::vector<DocumentId>& documents, const Cursor& start) const;
 };
 
 // Tokenises (or opens the cache of) the files. `vocab` is the model's: a tokenizer with more tokens is a usage error.
-// The first rank reads the files; the others open its cache afterwards, so all must call.
-// `task`: what the run's task makes of the samples.
-RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, std::int64_t vocab, const TrainShape& shape,
-                  Communicator& communicator, const TaskSetup& task = {});
+// The first rank reads the files; the others open its cache afterwards, so all must call. The model says what they are:
+// manifests of recordings for one that hears, a task's samples for one with a task's head.
+RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, const ModelSource& source,
+                  const TrainShape& shape, Communicator& communicator);
 
 // Whether the run evaluates while it trains or afterwards, from its settings alone.
 bool evaluates(const RunConfig& config);

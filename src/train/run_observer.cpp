@@ -148,7 +148,7 @@ void RunObserver::print_details(const StepResult& result, bool due) {
   if (config_.steps_per_print && result.step % *config_.steps_per_print == 0) {
     progress_->message(fmt::format("step={}, skipped={}, lr=[{:g}], mom=[[{:g}, {:g}]]{}", result.step,
                                    result.skipped_steps, result.learning_rate, config_.adam_beta1, config_.adam_beta2,
-                                   result.loss_scale ? fmt::format(", loss scale {:g}", *result.loss_scale) : ""));
+                                   result.loss_scale ? fmt::format(", loss scale {:.10g}", *result.loss_scale) : ""));
   }
   if (!due || !result.timing) return;
   const Executor::Timing& time = *result.timing;

@@ -65,6 +65,7 @@ ModelSource open_model(const RunConfig& config) {
   ModelOptions options;
   options.rope_theta = config.rope_theta.value_or(0);
   options.train_pad_row = config.train_pad_row;
+  options.freeze_encoder = config.freeze_encoder;
   if (config.from_scratch) {
     source.config = read_model_config(config, source.where);
     source.task = set_up_task(config, *source.config, source.where, options);
@@ -118,6 +119,8 @@ TrainShape train_shape(const RunConfig& config, const ModelSource& source, bool 
   shape.optimizer.nesterov = config.nesterov;
   shape.optimizer.moment_dtype = config.optimizer_states;
   shape.master_weights = config.master_weights;
+  shape.has_own_memory = config.device != "cpu";
+  shape.offload_optimizer = shape.has_own_memory && config.offload_optimizer == OffloadDevice::kCpu;
   shape.weight_decay = config.weight_decay;
   shape.decay_bias_norm = config.decay_bias_norm;
   shape.max_grad_norm = config.max_grad_norm;
@@ -129,6 +132,10 @@ TrainShape train_shape(const RunConfig& config, const ModelSource& source, bool 
   shape.zero.world = ranks;
   shape.zero.rank = rank;
   shape.sparse_embeddings = config.sparse_embedding_updates;
+  if (const auto audio = source.model->audio()) {
+    shape.audio_windows = audio->audio_token < 0 ? 1 : config.audio_windows;
+    shape.audio_frames = audio->frames;
+  }
   switch (config.gradient_compression) {
     case GradientCompression::kNone:
       break;
@@ -163,9 +170,13 @@ std::filesystem::path tokenizer_path(const RunConfig& config) {
   throw usage_error("no tokenizer").mend("give --tokenizer, a folder or file with tokenizer.json or tokenizer.model");
 }
 
-std::size_t memory_limit(const RunConfig& config, int ranks) {
-  if (config.memory_limit > 0) return static_cast<std::size_t>(config.memory_limit);
-  return available_memory() / static_cast<std::size_t>(ranks);
+MemoryLimit memory_limit(const RunConfig& config, int ranks, const Device& device) {
+  const std::size_t of_host = available_memory() / static_cast<std::size_t>(ranks);
+  const std::optional<std::size_t> own = device.own_memory();
+  MemoryLimit limit{own.value_or(of_host)};
+  if (own) limit.host = of_host;
+  if (config.memory_limit > 0) limit.device = static_cast<std::size_t>(config.memory_limit);
+  return limit;
 }
 
 }  // namespace convoy

@@ -7,6 +7,7 @@
 #include "checkpoint/model_folder.h"
 #include "config/run_config.h"
 #include "models/model.h"
+#include "plan/memory_report.h"
 #include "plan/program_set.h"
 #include "train/run_task.h"
 
@@ -34,7 +35,8 @@ TrainShape train_shape(const RunConfig& config, const ModelSource& source, bool 
 // The folder or file of the tokenizer: `tokenizer`, else the model folder. Throws a usage error without either.
 std::filesystem::path tokenizer_path(const RunConfig& config);
 
-// Bytes that one rank may take: memory_limit, or its share of what the machine has.
-std::size_t memory_limit(const RunConfig& config, int ranks);
+// Bytes that one rank may take: memory_limit, or its share of what the device has; and its share of the host's memory
+// where the device has its own.
+MemoryLimit memory_limit(const RunConfig& config, int ranks, const Device& device);
 
 }  // namespace convoy

@@ -21,8 +21,8 @@ void remember_signal(int number) {
 }
 
 BatchView view(const Batch& batch) {
-  return {batch.input_ids,  batch.targets,   batch.positions,   batch.seq_start,
-          batch.token_keys, batch.head_rows, batch.head_labels, batch.head_keys};
+  return {batch.input_ids,      batch.targets,    batch.positions, batch.seq_start,   batch.token_keys,
+          batch.audio_features, batch.audio_rows, batch.head_rows, batch.head_labels, batch.head_keys};
 }
 
 class Stopwatch {
@@ -114,7 +114,6 @@ StepResult Trainer::train_step() {
   const Stopwatch watch;
   std::optional<Step> step = loader_->next();
   check(step.has_value(), "the data ended before the run");
-  std::vector<LossTotals> parts;
   const double loss_scale = scaler_ ? scaler_->scale() : 1.0;
   const auto micro_batches = static_cast<double>(step->micro_batches.size()) * ranks();
   for (const Batch& batch : step->micro_batches) {
@@ -127,11 +126,12 @@ StepResult Trainer::train_step() {
     };
     const double of_tokens = share(batch.target_count, step->global_targets);
     const double of_items = share(static_cast<std::int64_t>(batch.samples.size()), step->global_samples);
-    parts.push_back(engine_.micro_step(view(batch), has_task() ? of_items : of_tokens, auxiliary_weight() * of_tokens));
+    engine_.start_micro_step(view(batch), has_task() ? of_items : of_tokens, auxiliary_weight() * of_tokens);
   }
   StepResult report;
   report.learning_rate = plateau_ ? plateau_->learning_rate() : schedule_.at(state_.schedule_step);
   const UpdateResult update = engine_.update(report.learning_rate, state_.adam_step + 1, 1.0 / loss_scale);
+  const std::vector<LossTotals> parts = engine_.take_losses();  // the update has waited for the device
   const double waited = communicator_ == nullptr ? 0 : communicator_->traffic().seconds_waiting;
   const double wait = waited - std::exchange(waited_, waited);
   const StepSums sums = sum_over_ranks(communicator_, parts, engine_.shape().reduce_period(),
@@ -197,11 +197,10 @@ EvaluationResult Trainer::evaluate(const MakeLoader& data) {
   check(data != nullptr, "no evaluation data");
   const Stopwatch watch;
   const std::unique_ptr<Loader> loader = data({});
-  std::vector<LossTotals> parts;
   while (std::optional<Step> step = loader->next()) {
-    for (const Batch& batch : step->micro_batches) parts.push_back(engine_.evaluate(view(batch)));
+    for (const Batch& batch : step->micro_batches) engine_.start_evaluate(view(batch));
   }
-  const LossTotals totals = sum_over_ranks(communicator_, parts, 1).totals;
+  const LossTotals totals = sum_over_ranks(communicator_, engine_.take_losses(), 1).totals;
   EvaluationResult report;
   report.step = state_.step;
   report.epoch = epoch_position();

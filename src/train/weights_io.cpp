@@ -32,6 +32,7 @@ std::vector<StateTensor> state_tensors(const Engine& engine) {
   const auto add = [&](const std::string& prefix, Role role, int moment) {
     for (const FileTensor& tensor : engine.model().file_tensors()) {
       const Parameter& parameter = engine.model().parameters()[tensor.parameter];
+      if (!parameter.trainable) continue;
       const std::int64_t first = tensor.first_row * (parameter.shape.numel() / parameter.shape[0]);
       const StoredPart held = engine.store().part(role, tensor.parameter, moment);
       all.push_back({prefix + tensor.name, role, moment, tensor.parameter, tensor.shape, held.slot->spec.dtype, first,
@@ -82,6 +83,7 @@ WeightMap load_weights(ParameterStore& store, const ModelFolder& folder) {
     store.set_rows(binding.parameter, binding.first_row, binding.stored.spec.dtype,
                    folder.tensor(binding.stored.name).bytes);
   }
+  if (store.model().writes_all_names()) return canonical_weights(store.model(), stored_dtype(map));
   return map;
 }
 

@@ -129,6 +129,7 @@ TEST(Suggest, FindsTheSlipOfThePen) {
   const std::vector<std::string> known = {"learning_rate", "max_steps", "seed"};
   EXPECT_EQ(nearest_name("learning_rat", known), "learning_rate");
   EXPECT_EQ(nearest_name("zzzzzz", known), std::nullopt);
+  EXPECT_EQ(nearest_name("num_procs", std::vector<std::string>{"num_nodes", "num_processes"}), "num_processes");
 }
 
 TEST(Parallel, RunsEachOnceAndRethrowsTheFirst) {

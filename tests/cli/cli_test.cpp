@@ -36,8 +36,8 @@ TEST_F(Cli, VersionHelpAndWrongCommands) {
   const Result wrong = run_convoy({"trian"});
   EXPECT_EQ(wrong.status, 2);
   EXPECT_THAT(wrong.output, HasSubstr("did you mean 'train'?"));
-  for (const char* command :
-       {"train", "plan", "generate", "tokenize", "tokenizer", "plot", "checkpoint", "export", "config", "launch"}) {
+  for (const char* command : {"train", "plan", "bench", "generate", "tokenize", "tokenizer", "plot", "checkpoint",
+                              "export", "config", "launch"}) {
     EXPECT_EQ(run_convoy({command, "--help"}).status, 0) << command;
   }
 }

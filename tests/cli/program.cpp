@@ -12,7 +12,8 @@
 namespace convoy::testing {
 namespace {
 
-pid_t start(const std::vector<std::string>& words, const std::filesystem::path& log) {
+pid_t start(const std::vector<std::string>& words, const std::filesystem::path& log,
+            std::vector<std::string> environment = {}) {
   std::vector<std::string> all = {CONVOY_PROGRAM};
   all.insert(all.end(), words.begin(), words.end());
   std::vector<char*> arguments;
@@ -23,6 +24,7 @@ pid_t start(const std::vector<std::string>& words, const std::filesystem::path& 
   const int out = ::open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
   ::dup2(out, STDOUT_FILENO);
   ::dup2(out, STDERR_FILENO);
+  for (std::string& variable : environment) ::putenv(variable.data());
   ::execv(CONVOY_PROGRAM, arguments.data());
   ::_exit(127);
 }
@@ -42,8 +44,9 @@ Result run_convoy(const std::vector<std::string>& words) {
   return {status, read_file(log)};
 }
 
-BackgroundRun::BackgroundRun(const std::vector<std::string>& words, std::filesystem::path log)
-    : child_(start(words, log)), log_(std::move(log)) {}
+BackgroundRun::BackgroundRun(const std::vector<std::string>& words, std::filesystem::path log,
+                             const std::vector<std::string>& environment)
+    : child_(start(words, log, environment)), log_(std::move(log)) {}
 
 BackgroundRun::~BackgroundRun() {
   if (child_ <= 0) return;

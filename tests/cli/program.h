@@ -19,7 +19,9 @@ Result run_convoy(const std::vector<std::string>& words);
 // A run that goes on in the background.
 class BackgroundRun {
  public:
-  BackgroundRun(const std::vector<std::string>& words, std::filesystem::path log);
+  // `environment`: NAME=value, beside this process's own.
+  BackgroundRun(const std::vector<std::string>& words, std::filesystem::path log,
+                const std::vector<std::string>& environment = {});
   ~BackgroundRun();
   BackgroundRun(const BackgroundRun&) = delete;
   BackgroundRun& operator=(const BackgroundRun&) = delete;

@@ -110,7 +110,7 @@ TEST(ConfigNode, Utf8) {
   EXPECT_FALSE(is_clean_utf8(std::string_view("a\0b", 3)));
 }
 
-TEST(Value, Integers) {
+TEST(SettingValue, Integers) {
   EXPECT_EQ(parse_integer("12"), 12);
   EXPECT_EQ(parse_integer("+3"), 3);
   EXPECT_EQ(parse_integer("-7"), -7);
@@ -121,13 +121,13 @@ TEST(Value, Integers) {
     EXPECT_EQ(parse_integer(bad), std::nullopt) << bad;
 }
 
-TEST(Value, Reals) {
+TEST(SettingValue, Reals) {
   EXPECT_EQ(parse_real("1e-4"), 1e-4);
   EXPECT_EQ(parse_real("+.5"), 0.5);
   for (const char* bad : {"", "nan", "inf", "1e999", "x", "1,5", "-"}) EXPECT_EQ(parse_real(bad), std::nullopt) << bad;
 }
 
-TEST(Value, Bytes) {
+TEST(SettingValue, Bytes) {
   EXPECT_EQ(parse_bytes("12GiB"), 12LL << 30);
   EXPECT_EQ(parse_bytes("1.5 kb"), 1500);
   EXPECT_EQ(parse_bytes("7"), 7);
@@ -140,7 +140,7 @@ TEST(Value, Bytes) {
   EXPECT_EQ(bytes_text(0), "0");
 }
 
-TEST(Value, YamlTextReadsBack) {
+TEST(SettingValue, YamlTextReadsBack) {
   std::mt19937 random(3);
   const std::string alphabet = "ab1 :#-'\"\\\n\t[]{},&*!|>%@`~?=.<é日e+_/\x7f";
   for (int round = 0; round < 3000; ++round) {

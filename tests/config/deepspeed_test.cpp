@@ -369,7 +369,10 @@ TEST(DeepSpeedJson, TextOnTheCommandLineMayBeLenientToo) {
 }
 
 TEST(DeepSpeedJson, UnknownKeysSayWhatIsNear) {
-  EXPECT_TRUE(notes_contain(with(R"({"gradient_cliping": 1})"), "did you mean 'gradient_clipping'?"));
+  const RunConfig misspelt = with(R"({"gradient_cliping": 1, "my_own_notes": 1})");
+  ASSERT_EQ(misspelt.warnings.size(), 1u);
+  EXPECT_NE(misspelt.warnings[0].find("did you mean 'gradient_clipping'?"), std::string::npos) << misspelt.warnings[0];
+  EXPECT_TRUE(notes_contain(misspelt, "my_own_notes"));
   const std::string error = error_of(R"({"zero_optimization": {"stge": 2}})");
   EXPECT_NE(error.find("unknown key 'stge', did you mean 'stage'?"), std::string::npos) << error;
 }

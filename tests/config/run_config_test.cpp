@@ -157,13 +157,14 @@ TEST(RunConfig, OldNamesAreNoted) {
 
 TEST(RunConfig, KeysWithoutEffectAreListedOncePerReason) {
   const RunConfig config = parse_run_text(
-      "tf32: true\ntorch_compile: true\nddp_timeout: 60\npush_to_hub: false\n"
+      "jit_mode_eval: true\ntorch_compile: true\nddp_timeout: 60\npush_to_hub: false\n"
       "fsdp: ''\nuse_ipex: false\ndeepspeed: null",
       "r.yaml");
   ASSERT_EQ(config.notes.size(), 2u);
-  EXPECT_EQ(config.notes[0],
-            "no effect: `tf32` (r.yaml:1), `torch_compile` (r.yaml:2): it chooses among PyTorch's implementations; "
-            "Convoy is a native program");
+  EXPECT_EQ(
+      config.notes[0],
+      "no effect: `jit_mode_eval` (r.yaml:1), `torch_compile` (r.yaml:2): it chooses among PyTorch's implementations; "
+      "Convoy is a native program");
   EXPECT_EQ(config.notes[1],
             "no effect: `ddp_timeout` (r.yaml:3): timeout says how long a rank without progress is waited for");
 }
@@ -172,6 +173,12 @@ TEST(RunConfig, KeysLeftWithoutEffectByOthersAreNoted) {
   const RunConfig config = parse_run_text("momentum: 0.9\nmax_steps: 5\nnum_train_epochs: 2\neval_steps: 10", "r.yaml");
   EXPECT_TRUE(has_note(config, "no effect: `momentum` (r.yaml:1): optim is not sgd"));
   EXPECT_TRUE(has_note(config, "no effect: `num_train_epochs` (r.yaml:3): max_steps is above 0"));
+  EXPECT_TRUE(has_note(parse_run_text("tf32: true", "r.yaml"),
+                       "no effect: `tf32` (r.yaml:1): the CPU device multiplies float32 as it is"));
+  EXPECT_TRUE(has_note(parse_run_text("tf32: true\ndevice: cuda\nbf16: true", "r.yaml"), "dtype is not f32"));
+  EXPECT_TRUE(parse_run_text("tf32: true\ndevice: cuda", "r.yaml").tf32);
+  EXPECT_FALSE(has_note(parse_run_text("tf32: true\ndevice: cuda", "r.yaml"), "tf32"));
+  EXPECT_FALSE(parse_run_text("tf32: null", "r.yaml").tf32);
   EXPECT_TRUE(has_note(config, "no effect: `eval_steps` (r.yaml:4): eval_strategy is not steps"));
   EXPECT_EQ(config.notes.size(), 3u);
 }
@@ -185,7 +192,7 @@ TEST(RunConfig, Reporters) {
 }
 
 // A value for `key` that is allowed on its own.
-Value random_value(const Key& key, std::mt19937& random) {
+SettingValue random_value(const Key& key, std::mt19937& random) {
   const auto pick = [&](std::int64_t count) {
     return static_cast<std::int64_t>(random() % static_cast<unsigned>(count));
   };

@@ -82,6 +82,24 @@ TEST(JsonLines, AllKindsOfRecords) {
   EXPECT_EQ(samples[4].completion, "c");
 }
 
+TEST(Source, KeepsToolsCallsAndReasoning) {
+  const auto samples = records(
+      R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":null,"tool_calls":[{"a": 1}],"reasoning_content":"r","name":""},{"role":"tool","content":"t","tool_call_id":"x"}],"tools":[{"n": 2}]})"
+      "\n"
+      R"({"conversations":[{"from":"human","value":"q"},{"from":"function_call","value":"c"},{"from":"observation","value":"o"},{"from":"gpt","value":"r"}],"tools":"[{\"n\": 2}]"})",
+      SourceFormat::kJsonLines);
+  ASSERT_EQ(samples.size(), 2u);
+  EXPECT_EQ(samples[0].tools, R"([{"n":2}])");
+  EXPECT_THAT(samples[0].messages, ElementsAre(ChatMessage{"user", "q", "", true},
+                                               ChatMessage{"assistant", "", "", true,
+                                                           R"({"tool_calls": [{"a":1}], "reasoning_content": "r"})"},
+                                               ChatMessage{"tool", "t", "", true, R"({"tool_call_id": "x"})"}));
+  EXPECT_EQ(samples[1].tools, R"([{"n": 2}])");
+  EXPECT_THAT(samples[1].messages,
+              ElementsAre(ChatMessage{"user", "q", "", true}, ChatMessage{"assistant", "c", "", true},
+                          ChatMessage{"tool", "o", "", true}, ChatMessage{"assistant", "r", "", true}));
+}
+
 TEST(JsonLines, FieldNamesAndKindCanBeChosen) {
   SourceOptions options;
   options.fields.text = "body";
@@ -108,11 +126,9 @@ TEST(JsonLines, ErrorsSayWhereAndWhy) {
               HasSubstr("message 1: no field 'content' [field 'messages', mem:2]"));
   EXPECT_THAT(error("{\"messages\": [{\"role\":\"user\",\"content\":null}]}"),
               HasSubstr("field 'content' is null, not a string"));
-  EXPECT_THAT(error("{\"messages\": [{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[1]}]}"),
-              HasSubstr("field 'tool_calls' is not rendered"));
-  EXPECT_THAT(error("{\"messages\": [{\"role\":\"assistant\",\"content\":\"\",\"reasoning_content\":\"r\"}]}"),
-              HasSubstr("field 'reasoning_content' is not rendered"));
-  EXPECT_THAT(error("{\"messages\": [], \"tools\": [{}]}"), HasSubstr("field 'tools' is not rendered"));
+  EXPECT_THAT(error("{\"messages\": [], \"tools\": \"x\"}"), HasSubstr("holds no JSON list"));
+  EXPECT_THAT(error("{\"messages\": [], \"tools\": 3}"), HasSubstr("field 'tools' is a number, not a list"));
+  EXPECT_THAT(error("{\"prompt\": \"p\", \"chosen\": \"a\", \"rejected\": \"b\"}"), HasSubstr("not there yet"));
   EXPECT_THAT(error("{\"messages\": [{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}"),
               HasSubstr("a part of 'content' is of type 'image_url'"));
   EXPECT_THAT(error("{\"messages\": [{\"role\":\"user\",\"content\":\"\",\"weight\":2}]}"),

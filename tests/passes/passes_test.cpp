@@ -170,16 +170,16 @@ TEST(Memory, ReportAddsUpAndAlternativesSave) {
   const auto others = alternatives(*model, shape, workspaces);
   ASSERT_FALSE(others.empty());
   for (const Alternative& other : others) EXPECT_LT(other.total, report.total) << other.settings;
-  EXPECT_NO_THROW(require_fit(*model, shape, workspaces, report, report.total));
+  EXPECT_NO_THROW(require_fit(*model, shape, workspaces, report, {report.total}));
   try {
-    require_fit(*model, shape, workspaces, report, others.front().total);
+    require_fit(*model, shape, workspaces, report, {others.front().total});
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.status(), Status::kDoesNotFit);
     EXPECT_NE(error.remedy().find(others.front().settings), std::string::npos) << error.what();
   }
   try {
-    require_fit(*model, shape, workspaces, report, 1000);
+    require_fit(*model, shape, workspaces, report, {1000});
     FAIL();
   } catch (const Error& error) {
     EXPECT_NE(error.remedy().find("no setting makes it fit"), std::string::npos);

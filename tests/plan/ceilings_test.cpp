@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -57,6 +58,37 @@ TEST(Ceilings, ReadsAndWritesAWholeFile) {
   EXPECT_EQ(ceilings.link->to_device, 55.5);
   EXPECT_EQ(ceilings.link->both, 90.0);
   EXPECT_EQ(Json::parse(ceilings_text(ceilings)), Json::parse(kWhole));
+}
+
+TEST(Ceilings, ProductsOfSeveralTypesAndLinksBetweenCards) {
+  Json object = Json::parse(kWhole);
+  object["matrix_products"].push_back({{"m", 1}, {"n", 2}, {"k", 3}, {"tflops", 50.5}, {"dtype", "f32"}});
+  object["matrix_products"].push_back({{"m", 1}, {"n", 2}, {"k", 3}, {"tflops", 380}, {"dtype", "tf32"}});
+  object["matrix_products"].push_back({{"m", 1}, {"n", 2}, {"k", 3}, {"tflops", 800}, {"dtype", "bf16"}});
+  object["peer_links"] = {{{"from", 0}, {"to", 1}, {"gb_per_second", 370.5}, {"both_gb_per_second", 700}},
+                          {{"from", 1}, {"to", 0}, {"gb_per_second", 25}}};
+  const Ceilings ceilings = parse_ceilings(object.dump(), "f");
+  EXPECT_EQ(ceilings.matrix_products[0].dtype, "");
+  EXPECT_EQ(ceilings.best_product("f32"), 50.5);
+  EXPECT_EQ(ceilings.best_product("tf32"), 380);
+  EXPECT_EQ(ceilings.best_product("bf16"), 800);   // more than the file's own ceiling
+  EXPECT_EQ(ceilings.best_product("f16"), 760.5);  // not measured
+  ASSERT_EQ(ceilings.peer_links.size(), 2u);
+  EXPECT_EQ(ceilings.peer_links[0].to, 1);
+  EXPECT_EQ(ceilings.peer_links[0].both, 700.0);
+  EXPECT_FALSE(ceilings.peer_links[1].both.has_value());
+  EXPECT_EQ(Json::parse(ceilings_text(ceilings)), object);
+  EXPECT_EQ(error_of(R"({"peer_links": [{"from": -1, "to": 1, "gb_per_second": 1}]})"),
+            "`peer_links[0].from` must be the number of a card, it is -1");
+}
+
+TEST(Ceilings, EachCardHasItsPlace) {
+  ::setenv("CONVOY_CACHE_DIR", "/some/where", 1);
+  EXPECT_EQ(ceilings_path("NVIDIA H200"), "/some/where/ceilings-NVIDIA_H200.json");
+  ::unsetenv("CONVOY_CACHE_DIR");
+  ::setenv("XDG_CACHE_HOME", "/cache", 1);
+  EXPECT_EQ(ceilings_path("a/b, 2 threads"), "/cache/convoy/ceilings-a_b__2_threads.json");
+  ::unsetenv("XDG_CACHE_HOME");
 }
 
 TEST(Ceilings, OnlyTheProductIsNeeded) {

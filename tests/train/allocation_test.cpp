@@ -72,6 +72,7 @@ TEST(Allocation, AStepTakesNoTensorMemory) {
       shape.eval_rows = 4;
       shape.dtype = dtype;
       shape.loss.chunk_rows = 64;
+      testing::set_audio(family, shape);
       Engine engine(device, *model, shape);
       engine.store().initialize(1);
       const auto batch = testing::random_batch(4, 64, 97);

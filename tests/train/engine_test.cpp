@@ -29,7 +29,8 @@ struct Outcome {
   std::uint64_t state = 0;
 };
 
-Outcome train(const std::string& family, const TrainShape& shape, int steps, std::int64_t total_rows) {
+Outcome train(const std::string& family, TrainShape shape, int steps, std::int64_t total_rows) {
+  testing::set_audio(family, shape);
   const std::unique_ptr<Device> owned_device = testing::test_device();
   Device& device = *owned_device;
   const auto model = make_model(tiny_config(family), "test");
@@ -203,6 +204,44 @@ TEST(Engine, OpenAiAdamFollowsItsFormula) {
   }
 }
 
+// Statistics are read when somebody asks for them: in the order of starting, once each, and as many as there are.
+TEST(Engine, StartedStepsGiveTheNumbersOfOnesThatAreWaitedFor) {
+  const std::unique_ptr<Device> owned_device = testing::test_device();
+  Device& device = *owned_device;
+  const auto model = make_model(tiny_config("qwen2"), "test");
+  TrainShape shape = small_shape();
+  shape.accumulation = 5;
+  shape.eval_rows = 2;
+  Engine waiting(device, *model, shape), started(device, *model, shape);
+  waiting.store().initialize(5);
+  started.store().initialize(5);
+  const auto batch = [](int m) { return random_batch(2, 32, kVocab, 2 * m); };
+  for (int step = 0; step < 2; ++step) {
+    std::vector<LossTotals> expected;
+    for (int m = 0; m < 5; ++m) {
+      expected.push_back(waiting.micro_step(batch(5 * step + m).view(), 0.01));
+      started.start_micro_step(batch(5 * step + m).view(), 0.01);  // the batch is gone before its numbers are read
+    }
+    EXPECT_EQ(waiting.update(1e-2, step + 1).gradient_norm, started.update(1e-2, step + 1).gradient_norm);
+    const std::vector<LossTotals> got = started.take_losses();
+    ASSERT_EQ(got.size(), expected.size());
+    for (std::size_t m = 0; m < got.size(); ++m) {
+      EXPECT_EQ(got[m].loss_sum, expected[m].loss_sum);
+      EXPECT_EQ(got[m].targets, expected[m].targets);
+      EXPECT_EQ(got[m].correct, expected[m].correct);
+    }
+    EXPECT_TRUE(started.take_losses().empty());
+    EXPECT_TRUE(waiting.take_losses().empty());
+  }
+  constexpr int kMany = 600;  // more than the engine keeps unread
+  for (int m = 0; m < kMany; ++m) started.start_evaluate(batch(m % 3).view());
+  const std::vector<LossTotals> many = started.take_losses();
+  ASSERT_EQ(many.size(), std::size_t{kMany});
+  for (std::size_t m = 0; m < many.size(); ++m) EXPECT_EQ(many[m].loss_sum, many[m % 3].loss_sum);
+  EXPECT_EQ(many[1].loss_sum, waiting.evaluate(batch(1).view()).loss_sum);
+  EXPECT_NE(many[0].loss_sum, many[1].loss_sum);
+}
+
 TEST(Engine, AStepWithAGradientThatIsNotFiniteIsSkipped) {
   const std::unique_ptr<Device> owned_device = testing::test_device();
   Device& device = *owned_device;
@@ -259,6 +298,7 @@ TEST_P(Families, PlannedBytesEqualTheHighWaterMark) {
           shape.rows = rows;
           shape.seq = seq;
           shape.eval_rows = 2;
+          testing::set_audio(GetParam(), shape);
           ModelOptions options;  // one of the shapes with another head, where there is one
           if (GetParam() == "openai-gpt" && rows == 3) {
             options.head = ModelOptions::Head::kChoice;

@@ -56,6 +56,7 @@ std::string train(Case what, Communicator& communicator) {
   const auto model = make_model(tiny_config(what.family), "test", options);
   const bool choice = what.head == ModelOptions::Head::kChoice;
   TrainShape shape = what.shape;
+  testing::set_audio(what.family, shape);
   shape.zero.world = communicator.size();
   shape.zero.rank = communicator.rank();
   shape.accumulation = what.micro_batches / communicator.size();
@@ -135,6 +136,24 @@ TEST(Layouts, AChoiceWithItsAuxiliaryLossGivesTheBitsOfOneRank) {
     }
     what.shape.auxiliary_weight = 0;
     EXPECT_NE(train_on(what, 1), alone);
+  }
+}
+
+// Their encoders' tensors differ in kind: a table that is not trained, biases of a part of a product, audio rows.
+TEST(Layouts, ModelsThatHearGiveTheBitsOfOneRank) {
+  for (const std::string family : {"whisper", "glmasr"}) {
+    Case what;
+    what.family = family;
+    what.shape = small_shape();
+    what.shape.dtype = DType::kF16;
+    what.micro_batches = 4;
+    what.steps = 3;
+    const std::string alone = train_on(what, 1);
+    ASSERT_FALSE(alone.empty());
+    for (int stage = 0; stage <= 3; ++stage) {
+      what.shape.zero.stage = stage;
+      EXPECT_EQ(train_on(what, 2), alone) << family << " stage " << stage;
+    }
   }
 }
 

@@ -11,7 +11,14 @@ namespace convoy::testing {
 
 // The configurations of tiny models of every family, by name.
 std::vector<std::string> tiny_families();
+// Those that say something from text alone.
+std::vector<std::string> tiny_text_families();
 Json tiny_config(const std::string& family);
+
+// Windows of a row and frames of a window for models that hear; random_batch makes as many, of 8 mel bins.
+inline constexpr std::int64_t kAudioWindows = 1, kAudioFrames = 16, kMelBins = 8;
+// Sets them in a shape where the family hears.
+void set_audio(const std::string& family, TrainShape& shape);
 
 struct RandomBatch {
   std::vector<std::int32_t> ids, targets, positions, seq_start;
@@ -20,7 +27,12 @@ struct RandomBatch {
   std::vector<std::int32_t> head_rows, head_labels;
   std::vector<std::uint64_t> head_keys;
   std::int64_t target_count = 0;
-  BatchView view() const { return {ids, targets, positions, seq_start, keys, head_rows, head_labels, head_keys}; }
+  // For models that hear; others do not look.
+  std::vector<float> features;
+  std::vector<std::int32_t> audio_rows;
+  BatchView view() const {
+    return {ids, targets, positions, seq_start, keys, features, audio_rows, head_rows, head_labels, head_keys};
+  }
 };
 
 // Rows of packed documents of random lengths, some targets missing. `first_row` numbers the rows, so that a batch of 4

@@ -61,7 +61,13 @@ void Linear::backward(BackwardContext& ctx) const {
   const ValueId dy = ctx.output_gradient(0);
   const ValueId x = ctx.input(0);
   const ValueId w = ctx.input(1);
-  if (ctx.wants(2)) ctx.set_weight_gradient(2, ctx.graph.add_op(BiasGrad{}, {dy, ctx.gradient_so_far(2)})[0]);
+  if (ctx.wants(2)) {
+    if (ctx.graph.value(ctx.input(2)).role == Role::kWeight) {
+      ctx.set_weight_gradient(2, ctx.graph.add_op(BiasGrad{}, {dy, ctx.gradient_so_far(2)})[0]);
+    } else {  // a bias that is computed
+      ctx.add_gradient(2, ctx.graph.add_op(BiasGrad{}, {dy}, {"gradient"})[0]);
+    }
+  }
   if (ctx.wants(1))
     ctx.set_weight_gradient(1, ctx.graph.add_op(LinearWeightGrad{transposed}, {x, dy, ctx.gradient_so_far(1)})[0]);
   if (ctx.wants(0))
