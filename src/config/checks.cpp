@@ -112,6 +112,18 @@ void check_optimizer(const RunConfig& config) {
                    "set momentum, or leave nesterov out");
 }
 
+void check_task(const RunConfig& config) {
+  if (config.task == TaskName::kCausalLm) return;
+  if (config.data_format == DataFormat::kText)
+    throw conflict(config, "data_format", "`data_format: text` holds no labels, which a task needs",
+                   "give csv, tsv or jsonl files");
+  if (config.label_smoothing_factor > 0 || config.z_loss > 0)
+    throw conflict(config, config.z_loss > 0 ? "z_loss" : "label_smoothing_factor",
+                   "`label_smoothing_factor` and `z_loss` are only for `task: causal_lm`", "leave them out");
+  if (config.seq_length && *config.seq_length < 8)
+    throw conflict(config, "seq_length", "a task's texts need at least 8 tokens", "set seq_length higher");
+}
+
 void check_model(const RunConfig& config) {
   if (config.model_config && !config.from_scratch)
     throw conflict(config, "model_config", "`model_config` is only for `from_scratch: true`",
@@ -135,6 +147,7 @@ void check_run_config(const RunConfig& config) {
   check_evaluation(config);
   check_best(config);
   check_optimizer(config);
+  check_task(config);
 }
 
 std::vector<std::string> inactive_keys(const RunConfig& config) {
@@ -186,6 +199,12 @@ std::vector<std::string> inactive_keys(const RunConfig& config) {
       {"adam_epsilon", config.optim != OptimizerName::kSgd && config.optim != OptimizerName::kLion,
        "the optimizer divides by no root"},
       {"decay_bias_norm", config.weight_decay > 0, "weight_decay is 0"},
+      {"num_choices", config.task == TaskName::kMultipleChoice, "task is not multiple_choice"},
+      {"lm_coef", config.task == TaskName::kMultipleChoice, "task is not multiple_choice"},
+      {"class_names", config.task == TaskName::kClassification, "task is not classification"},
+      {"label_field", config.task != TaskName::kCausalLm, "task is causal_lm"},
+      {"packing", config.task == TaskName::kCausalLm, "a task's samples have rows of their own"},
+      {"too_long", config.task == TaskName::kCausalLm, "a task's samples are cut to seq_length"},
       {"text_mode", text_files, "data_format is not text"},
       {"chat_format", !text_only, "data_format is text"},
       {"text_field", !text_only, "data_format is text"},

@@ -51,6 +51,24 @@ Section model_keys() {
   return s;
 }
 
+Section task_keys() {
+  Section s{"Task", {}};
+  s.add_choice(
+       "task", &RunConfig::task, {"causal_lm", "multiple_choice", "classification"},
+       "What is learned: the next token; which of several endings is right (gpt2 and openai-gpt), beside the next "
+       "token; the class of a text. See docs/tasks.md.")
+      .word("sequence_classification", 2);
+  s.add("num_choices", &RunConfig::num_choices, "multiple_choice: endings of each sample.").range(2, 64);
+  s.add("lm_coef", &RunConfig::lm_coef, "multiple_choice: weight of the language model's loss beside the choice's.")
+      .range(0);
+  s.add("class_names", &RunConfig::class_names, "classification: the classes, in the order of their numbers.")
+      .when_unset("the model's id2label, else what the training files hold");
+  s.add("label_field", &RunConfig::label_field,
+        "The field or column that holds the class, or the right ending's number.")
+      .also("label_column");
+  return s;
+}
+
 Section trained_keys() {
   Section s{"What is trained", {}};
   s.add("freeze", &RunConfig::freeze,
@@ -93,6 +111,10 @@ Section data_keys() {
   s.add("validation_files", &RunConfig::validation_files, "Evaluation files, as train_files.")
       .also("validation_file")
       .also("eval_files")
+      .per_process();
+  s.add("test_files", &RunConfig::test_files,
+        "Files on which the final model (the best, with load_best_model_at_end) is evaluated after training.")
+      .also("test_file")
       .per_process();
   s.add_choice("data_format", &RunConfig::data_format, {"auto", "jsonl", "text", "csv", "tsv"},
                "How the files are read; auto goes by the file's ending.");
@@ -283,7 +305,7 @@ Section loss_scale_keys() {
 }  // namespace
 
 std::vector<Section> convoy_sections() {
-  return {model_keys(), trained_keys(), data_keys(), machine_keys(), rank_keys(), loss_scale_keys()};
+  return {model_keys(), task_keys(), trained_keys(), data_keys(), machine_keys(), rank_keys(), loss_scale_keys()};
 }
 
 }  // namespace convoy

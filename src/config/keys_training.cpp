@@ -36,8 +36,9 @@ Section batch_keys() {
 
 Section optimizer_keys() {
   Section s{"Optimizer and schedule", {}};
-  Key& optim = s.add_choice("optim", &RunConfig::optim, {"adamw", "adam", "sgd", "lion", "adagrad"},
-                            "The optimizer. adamw decays weights apart from the gradient, adam through it (L2).");
+  Key& optim = s.add_choice("optim", &RunConfig::optim, {"adamw", "adam", "sgd", "lion", "adagrad", "openai_adam"},
+                            "The optimizer. adamw decays weights apart from the gradient, adam through it (L2), "
+                            "openai_adam as finetune-transformer-lm does.");
   for (const char* name :
        {"adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused", "adamw_torch_xla", "adamw_torch_npu_fused"})
     optim.word(name, 0);
@@ -92,11 +93,12 @@ Section optimizer_keys() {
   s.add("max_grad_norm", &RunConfig::max_grad_norm, "Limit of the global gradient norm; 0 or null is none.")
       .range(0)
       .null_is_zero();
-  s.add_word("lr_scheduler_type", &RunConfig::lr_scheduler_type,
-             {"linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup",
-              "inverse_sqrt", "reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr",
-              "warmup_stable_decay", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "LRRangeTest", "OneCycle"},
-             "The schedule: Hugging Face's names, or one of DeepSpeed's.");
+  s.add_word(
+      "lr_scheduler_type", &RunConfig::lr_scheduler_type,
+      {"linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt",
+       "reduce_lr_on_plateau", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay",
+       "warmup_linear", "WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "LRRangeTest", "OneCycle"},
+      "The schedule: Hugging Face's names, finetune-transformer-lm's warmup_linear, or one of DeepSpeed's.");
   s.add("lr_scheduler_kwargs", &RunConfig::lr_scheduler_kwargs, "The schedule's parameters.").as(Key::Kind::kMap);
   s.add("warmup_ratio", &RunConfig::warmup_ratio, "Warm-up as a share of all steps; warmup_steps above 0 wins.")
       .range(0, 1);

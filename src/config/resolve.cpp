@@ -133,9 +133,11 @@ std::int64_t validation_count(const RunConfig& config, std::int64_t samples) {
 }
 
 std::vector<std::filesystem::path> resolve_files(const RunConfig& config, const std::string& key) {
-  check(key == "train_files" || key == "validation_files", "resolve_files knows two keys");
+  check(key == "train_files" || key == "validation_files" || key == "test_files", "resolve_files knows three keys");
   std::vector<std::filesystem::path> files;
-  for (const std::string& pattern : key == "train_files" ? config.train_files : config.validation_files) {
+  for (const std::string& pattern : key == "train_files"        ? config.train_files
+                                    : key == "validation_files" ? config.validation_files
+                                                                : config.test_files) {
     const auto found = expand_glob(pattern);
     if (found.empty())
       throw usage_error(fmt::format("`{}`: no file matches '{}'", key, pattern))

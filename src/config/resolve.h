@@ -44,8 +44,8 @@ WatchedMetric best_metric(const RunConfig& config);
 // least 1, else a usage error. 0 when there is no split.
 std::int64_t validation_count(const RunConfig& config, std::int64_t samples);
 
-// The files of train_files or validation_files (`key`), patterns expanded, each once, in the order given. A pattern
-// that names nothing is a usage error.
+// The files of train_files, validation_files or test_files (`key`), patterns expanded, each once, in the order given. A
+// pattern that names nothing is a usage error.
 std::vector<std::filesystem::path> resolve_files(const RunConfig& config, const std::string& key);
 
 // What training needs beyond sound settings: a model or from_scratch with a model_config, and train_files.

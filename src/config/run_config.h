@@ -13,10 +13,22 @@
 namespace convoy {
 
 enum class Interval : std::uint8_t { kNo, kSteps, kEpoch, kBest };  // kBest: saving only
-enum class OptimizerName : std::uint8_t { kAdamW, kAdam, kSgd, kLion, kAdagrad };
+enum class OptimizerName : std::uint8_t { kAdamW, kAdam, kSgd, kLion, kAdagrad, kOpenAiAdam };
+enum class TaskName : std::uint8_t { kCausalLm, kMultipleChoice, kClassification };
 enum class DataFormat : std::uint8_t { kAuto, kJsonl, kText, kCsv, kTsv };
 enum class TextMode : std::uint8_t { kFile, kParagraph, kLine };
-enum class ChatSetting : std::uint8_t { kAuto, kGlm4, kChatMl, kQwen2, kQwen25, kQwen3, kLlama3, kLlama31, kNone, kTemplate };
+enum class ChatSetting : std::uint8_t {
+  kAuto,
+  kGlm4,
+  kChatMl,
+  kQwen2,
+  kQwen25,
+  kQwen3,
+  kLlama3,
+  kLlama31,
+  kNone,
+  kTemplate
+};
 enum class PackingMode : std::uint8_t { kPack, kPad, kConcat };
 enum class TooLong : std::uint8_t { kSplit, kTruncate };
 enum class RecomputeSetting : std::uint8_t { kNone, kSelective, kFull, kFit };
@@ -44,8 +56,15 @@ struct RunConfig {
   bool train_pad_row = false;
   bool freeze_encoder = false;
 
+  // Task
+  TaskName task = TaskName::kCausalLm;
+  std::int64_t num_choices = 2;
+  double lm_coef = 0.5;  // weight of the language model's loss beside a choice's
+  std::vector<std::string> class_names;
+  std::string label_field = "label";
+
   // Data
-  std::vector<std::string> train_files, validation_files;
+  std::vector<std::string> train_files, validation_files, test_files;
   DataFormat data_format = DataFormat::kAuto;
   TextMode text_mode = TextMode::kFile;
   std::string text_field = "text";

@@ -50,6 +50,7 @@ CpuDevice::CpuDevice() : registry_(std::make_unique<KernelRegistry>("CPU")) {
   cpu::register_frames(*registry_);
   cpu::register_cached_attention(*registry_);
   cpu::register_head(*registry_);
+  cpu::register_classes(*registry_);
   cpu::register_update(*registry_);
   cpu::register_compress(*registry_);
   cpu::register_columns(*registry_);

@@ -68,7 +68,7 @@ void register_square_sums(Registry& registry) {
 void register_norm_of_sums(Registry& registry) {
   registry.add<NormOfSums>(
       [](const NormOfSums& op, const Request&) {
-        return [blocks = op.tensor_blocks, limit = op.max_norm](const KernelArguments& a) {
+        return [blocks = op.tensor_blocks, limit = op.max_norm, epsilon = op.epsilon](const KernelArguments& a) {
           const auto* sums = reinterpret_cast<const double*>(a.inputs[0]);
           const double unscale = reinterpret_cast<const double*>(a.inputs[1])[kUnscale];
           // Within each tensor, then over the tensors.
@@ -83,7 +83,7 @@ void register_norm_of_sums(Registry& registry) {
           auto* result = reinterpret_cast<double*>(a.outputs[0]);
           result[kNorm] = norm;
           result[kNonFinite] = sums[0] > 0 || !std::isfinite(norm) ? 1 : 0;
-          result[kGradientFactor] = unscale * (limit > 0 ? std::min(1.0, limit / (norm + 1e-6)) : 1.0);
+          result[kGradientFactor] = unscale * (limit > 0 ? std::min(1.0, limit / (norm + epsilon)) : 1.0);
           result[3] = 0;
         };
       },

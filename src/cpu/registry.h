@@ -17,6 +17,7 @@ void register_cross_attention(Registry& registry);
 void register_frames(Registry& registry);
 void register_cached_attention(Registry& registry);
 void register_head(Registry& registry);
+void register_classes(Registry& registry);
 void register_update(Registry& registry);
 void register_compress(Registry& registry);
 void register_columns(Registry& registry);

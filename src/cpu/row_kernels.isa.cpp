@@ -279,6 +279,32 @@ void adam(const OptimizerRun& run, T* weight, Wide<T>* master, const Wide<T>* gr
   }
 }
 
+// finetune-transformer-lm's Adam (Radford et al., 2018): eps beside the root that is not corrected, and a decay that
+// the corrections scale with the step.
+template <typename T>
+void openai_adam(const OptimizerRun& run, T* weight, Wide<T>* master, const Wide<T>* gradient, Wide<T>* m, Wide<T>* v,
+                 Int n) {
+  using W = Wide<T>;
+  const auto b1 = static_cast<W>(run.beta1);
+  const auto b2 = static_cast<W>(run.beta2);
+  const auto step = static_cast<W>(run.learning_rate * __builtin_sqrt(run.bias_correction2) / run.bias_correction1);
+  const auto l2 = static_cast<W>(run.weight_decay);
+  const auto eps = static_cast<W>(run.eps);
+  const auto gradient_scale = static_cast<W>(run.gradient_scale);
+#pragma omp simd
+  for (Int i = 0; i < n; ++i) {
+    W p = master[i];
+    const W g = gradient[i] * gradient_scale;
+    const W first = b1 * m[i] + (W(1) - b1) * g;
+    const W second = b2 * v[i] + (W(1) - b2) * g * g;
+    m[i] = first;
+    v[i] = second;
+    p -= step * (first / (square_root(second) + eps) + l2 * p);
+    master[i] = p;
+    store(weight + i, p);
+  }
+}
+
 // torch.optim.SGD.
 template <typename T>
 void sgd(const OptimizerRun& run, T* weight, Wide<T>* master, const Wide<T>* gradient, Wide<T>* m, Int n) {
@@ -358,6 +384,9 @@ void optimizer(const OptimizerRun& run, void* weight, void* master, const void* 
       return;
     case 3:
       lion<T>(run, w, p, g, out<W>(moment1), n);
+      return;
+    case 5:
+      openai_adam<T>(run, w, p, g, out<W>(moment1), out<W>(moment2), n);
       return;
     default:
       adagrad<T>(run, w, p, g, out<W>(moment1), n);

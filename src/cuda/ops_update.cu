@@ -65,14 +65,14 @@ __global__ void tensor_sums_kernel(double* sums, const __grid_constant__ TensorB
 }
 
 __global__ void norm_kernel(double* by_tensor, std::int64_t tensors, const double* not_finite, const double* scalars,
-                            double limit, double* result) {
+                            double limit, double epsilon, double* result) {
   tree_sum(by_tensor, tensors);
   if (threadIdx.x != 0) return;
   const double unscale = scalars[kUnscale];
   const double norm = (tensors > 0 ? sqrt(by_tensor[0]) : 0.0) * unscale;
   result[kNorm] = norm;
   result[kNonFinite] = *not_finite > 0 || !isfinite(norm) ? 1 : 0;
-  result[kGradientFactor] = unscale * (limit > 0 ? fmin(1.0, limit / (norm + 1e-6)) : 1.0);
+  result[kGradientFactor] = unscale * (limit > 0 ? fmin(1.0, limit / (norm + epsilon)) : 1.0);
   result[3] = 0;
 }
 
@@ -146,6 +146,13 @@ __device__ void update_one(const Rule& rule, const StepNumbers& s, float gradien
       const float sign = u > 0 ? 1.0f : (u < 0 ? -1.0f : 0.0f);
       p = p * s.decay - s.learning_rate * sign;
       m = s.beta2 * m + (1 - s.beta2) * g;
+      return;
+    }
+    case OptimizerKind::kOpenAiAdam: {
+      const float g = gradient * s.gradient_scale;
+      m = s.beta1 * m + (1 - s.beta1) * g;
+      v = s.beta2 * v + (1 - s.beta2) * g * g;
+      p -= s.step / s.root * (m / (sqrtf(v) + s.eps) + s.l2 * p);
       return;
     }
     case OptimizerKind::kAdagrad: {
@@ -240,7 +247,7 @@ void register_sums(KernelRegistry& registry, Context& c) {
   });
   registry.add<NormOfSums>(
       [&c](const NormOfSums& op, const KernelRequest&) {
-        return [&c, blocks = op.tensor_blocks, limit = op.max_norm](const KernelArguments& a) {
+        return [&c, blocks = op.tensor_blocks, limit = op.max_norm, epsilon = op.epsilon](const KernelArguments& a) {
           // A copy: the sums stay as they are for who looks at them.
           auto* by_tensor = reinterpret_cast<double*>(a.workspace);
           double* copies = by_tensor + blocks.size();
@@ -264,7 +271,7 @@ void register_sums(KernelRegistry& registry, Context& c) {
             done += taken;
           }
           norm_kernel<<<1, kBlock, 0, c.stream>>>(by_tensor, static_cast<std::int64_t>(blocks.size()), sums + all,
-                                                  reinterpret_cast<const double*>(a.inputs[1]), limit,
+                                                  reinterpret_cast<const double*>(a.inputs[1]), limit, epsilon,
                                                   reinterpret_cast<double*>(a.outputs[0]));
           check_launch("the norm");
         };

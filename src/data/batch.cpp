@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/error.h"
+
 namespace convoy {
 namespace {
 
@@ -29,6 +31,7 @@ class BatchFiller {
 
   void row(std::int64_t plan_row, std::int64_t batch_row) {
     const auto row_start = static_cast<std::size_t>(batch_row * plan_.row_length);
+    if (plan_.parts > 0) return item(plan_.row(plan_row).front(), plan_row, batch_row);
     std::size_t at = row_start;
     const std::uint64_t end = plan_.row_begin[static_cast<std::size_t>(plan_row) + 1];
     for (std::uint64_t i = plan_.row_begin[static_cast<std::size_t>(plan_row)]; i < end; ++i) {
@@ -42,6 +45,30 @@ class BatchFiller {
   }
 
  private:
+  // A task's document: its alternatives at equal distances, each a text of its own.
+  void item(const Segment& s, std::int64_t plan_row, std::int64_t batch_row) {
+    const std::span<const std::uint32_t> later = data_.parts(s.document);
+    check(static_cast<std::int64_t>(later.size()) + 1 == plan_.parts, "a document with another number of alternatives");
+    const std::uint64_t key = sample_key(epoch_, s.document);
+    for (std::int64_t p = 0; p < plan_.parts; ++p) {
+      const auto index = static_cast<std::size_t>(p);
+      const std::uint32_t begin = p == 0 ? 0 : later[index - 1];
+      const std::uint32_t end = index < later.size() ? later[index] : s.length;
+      const std::int64_t at = batch_row * plan_.row_length + p * (plan_.row_length / plan_.parts);
+      check(end - begin <= plan_.row_length / plan_.parts, "an alternative is longer than its part of a row");
+      const Segment part{s.document, begin, end - begin};
+      segment(part, static_cast<std::size_t>(at), static_cast<std::size_t>(at));
+      targets_of(part, end, static_cast<std::size_t>(at));
+      const auto head = static_cast<std::size_t>(batch_row * plan_.parts + p);
+      batch_.head_rows[head] = static_cast<std::int32_t>(at + (end - begin) - 1);
+      batch_.head_keys[head] = token_key(key, -1);  // no token has this one
+    }
+    batch_.head_labels[static_cast<std::size_t>(batch_row)] = data_.label(s.document);
+    batch_.samples.resize(batch_.samples.size() - static_cast<std::size_t>(plan_.parts) + 1);
+    batch_.target_count += plan_.row_targets[static_cast<std::size_t>(plan_row)];
+    batch_.token_count += plan_.row_tokens[static_cast<std::size_t>(plan_row)];
+  }
+
   void segment(const Segment& s, std::size_t at, std::size_t origin) {
     data_.copy(s.document, s.begin, s.length, batch_.input_ids.data() + at);
     const std::uint64_t key = sample_key(epoch_, s.document);
@@ -57,9 +84,17 @@ class BatchFiller {
   void targets(std::uint64_t index, std::size_t at) {
     const Segment& s = plan_.segments[index];
     const std::int64_t length = data_.length(s.document);
+    const std::int64_t end = std::int64_t{s.begin} + s.length;
+    targets_of(s, std::min(length, end + (plan_.continues ? 1 : 0)), at);
+    if (plan_.cross_document && end == length && index + 1 < plan_.segments.size()) {
+      const DocumentId following = plan_.segments[index + 1].document;
+      if (data_.targets(following, 0, 1) > 0) data_.copy(following, 0, 1, batch_.targets.data() + at + s.length - 1);
+    }
+  }
+
+  // Marks what is trained of (begin of the segment, last).
+  void targets_of(const Segment& s, std::int64_t last, std::size_t at) {
     const std::int64_t begin = s.begin;
-    const std::int64_t end = begin + s.length;
-    const std::int64_t last = std::min(length, end + (plan_.continues ? 1 : 0));
     const std::span<const TokenSpan> spans = data_.trained(s.document);
     auto span =
         std::partition_point(spans.begin(), spans.end(), [&](const TokenSpan& t) { return t.end <= begin + 1; });
@@ -69,10 +104,6 @@ class BatchFiller {
       if (from < to)
         data_.copy(s.document, from, to - from,
                    batch_.targets.data() + at + static_cast<std::size_t>(from - begin - 1));
-    }
-    if (plan_.cross_document && end == length && index + 1 < plan_.segments.size()) {
-      const DocumentId following = plan_.segments[index + 1].document;
-      if (data_.targets(following, 0, 1) > 0) data_.copy(following, 0, 1, batch_.targets.data() + at + s.length - 1);
     }
   }
 
@@ -100,6 +131,12 @@ Batch make_batch(const TokenData& data, const RowPlan& plan, std::int64_t epoch,
   batch.seq_start.resize(n);
   for (std::size_t i = 0; i < n; ++i) batch.seq_start[i] = static_cast<std::int32_t>(i);
   batch.token_keys.assign(n, 0);
+  if (plan.parts > 0) {
+    const auto heads = static_cast<std::size_t>(rows * plan.parts);
+    batch.head_rows.assign(heads, 0);  // an empty row looks at some token, and nothing comes of it
+    batch.head_keys.assign(heads, 0);
+    batch.head_labels.assign(static_cast<std::size_t>(rows), -1);
+  }
   BatchFiller filler(data, plan, epoch, batch);
   for (std::int64_t r = 0; r < rows && first_row + r < plan.rows(); ++r) filler.row(first_row + r, r);
   return batch;

@@ -170,6 +170,15 @@ class DelimitedReader : public RecordReader {
         set_instruction(sample, optional(names.system), need(names.instruction), optional(names.input),
                         need(names.output));
         return;
+      case SampleKind::kLabelled:
+        sample.kind = Sample::Kind::kLabelled;
+        sample.text = need(names.text);
+        sample.label = need(names.label);
+        return;
+      case SampleKind::kChoice:
+        read_choice(
+            columns_, [&](const std::string& column) { return find(column); }, names, sample);
+        return;
       default:
         throw usage_error(fmt::format("columns cannot hold samples of kind {}", name_of(kind)))
             .mend("use JSON lines for conversations");

@@ -8,6 +8,18 @@
 
 namespace convoy {
 
+namespace {
+
+std::string task_key(const TaskEncoding& task) {
+  if (task.kind == TaskEncoding::Kind::kNone) return "";
+  std::string key = fmt::format(" task={} length={} alternatives={} tokens={},{},{}", static_cast<int>(task.kind),
+                                task.sequence, task.alternatives, task.start, task.delimiter, task.classify);
+  for (const std::string& name : task.classes) key += fmt::format(" {}:{}", name.size(), name);
+  return key;
+}
+
+}  // namespace
+
 std::string EncodeSettings::key() const {
   const auto quoted = [](const std::string& text) { return fmt::format("{}:{}", text.size(), text); };
   const std::string shown = chat_template ? fmt::format("template={:016x} ", chat_template->fingerprint()) : "";
@@ -16,7 +28,7 @@ std::string EncodeSettings::key() const {
                      chat_format ? name_of(*chat_format) : "none", chat.parse_special, chat.last_turn_only,
                      chat.default_system ? quoted(*chat.default_system) : "default", quoted(chat.today),
                      add_special_tokens, append_eos, parse_special) +
-         (all_targets ? " all_targets" : "");
+         (all_targets ? " all_targets" : "") + task_key(task);
 }
 
 SampleEncoder::SampleEncoder(const Tokenizer& tokenizer, EncodeSettings settings)
@@ -60,6 +72,8 @@ EncodedSample SampleEncoder::encode(const Sample& sample) const {
 }
 
 EncodedSample SampleEncoder::encode_kind(const Sample& sample) const {
+  if (sample.kind == Sample::Kind::kChoice) return encode_choice(sample);
+  if (sample.kind == Sample::Kind::kLabelled) return encode_labelled(sample);
   if (sample.kind == Sample::Kind::kMessages && template_) return template_->encode(sample.messages, sample.tools);
   if (sample.kind == Sample::Kind::kMessages && chat_) {
     if (!sample.tools.empty()) {
@@ -92,7 +106,8 @@ EncodedSample SampleEncoder::encode_kind(const Sample& sample) const {
 
 std::int64_t count_targets(const EncodedSample& sample) {
   if (sample.trained.empty()) return 0;
-  return std::count(sample.trained.begin() + 1, sample.trained.end(), std::uint8_t{1});
+  const std::int64_t tokens = std::count(sample.trained.begin() + 1, sample.trained.end(), std::uint8_t{1});
+  return sample.label >= 0 ? std::max<std::int64_t>(tokens, 1) : tokens;
 }
 
 }  // namespace convoy

@@ -11,6 +11,16 @@
 
 namespace convoy {
 
+// How a task's samples become tokens.
+struct TaskEncoding {
+  enum class Kind : std::uint8_t { kNone, kChoice, kClasses };
+  Kind kind = Kind::kNone;
+  std::int64_t sequence = 0;      // most tokens of a text, or of an alternative
+  std::int64_t alternatives = 2;  // of each choice
+  TokenId start = 0, delimiter = 0, classify = 0;
+  std::vector<std::string> classes;  // by label
+};
+
 struct EncodeSettings {
   std::optional<ChatFormat> chat_format;      // needed for conversations; also used for instruction/input/output if set
   std::optional<ChatTemplate> chat_template;  // goes before chat_format
@@ -21,6 +31,7 @@ struct EncodeSettings {
   bool append_eos = true;
   // Whether text that spells a special token becomes that token.
   bool parse_special = false;
+  TaskEncoding task;
 
   // Every token is a target, those of prompts and of other roles too (evaluation of whole texts).
   bool all_targets = false;
@@ -30,7 +41,10 @@ struct EncodeSettings {
 };
 
 // `text`: every token is a target. prompt and completion: those of the completion and the end token. Conversations: see
-// ChatEncoder. The first token of a sample is never predicted, whatever its mark.
+// ChatEncoder. A choice is one text per ending, start story delimiter ending classify (Radford et al., 2018), of which
+// every token is a target; a story that is too long loses its end, an ending what exceeds half of the text. A labelled
+// text is the text alone, and what exceeds the sequence is left out. The first token of a sample is never predicted,
+// whatever its mark.
 class SampleEncoder {
  public:
   // The tokenizer must outlive the encoder. Throws a usage error when it lacks a token that the settings need.
@@ -47,6 +61,8 @@ class SampleEncoder {
   void drop_end(std::vector<TokenId>& ids) const;
   EncodedSample encode_text(const Sample& sample) const;
   EncodedSample encode_prompt(const Sample& sample) const;
+  EncodedSample encode_choice(const Sample& sample) const;
+  EncodedSample encode_labelled(const Sample& sample) const;
 
   const Tokenizer& tokenizer_;
   EncodeSettings settings_;
@@ -55,7 +71,10 @@ class SampleEncoder {
   std::optional<TokenId> eos_;
 };
 
-// Targets of a sample that is read whole: marked tokens other than the first.
+// The number of a class: by its name, or by a number below `classes.size()`; -1 if it is neither.
+std::int32_t class_index(const std::vector<std::string>& classes, const std::string& label);
+
+// Targets of a sample that is read whole: marked tokens other than the first; a task's has at least its decision.
 std::int64_t count_targets(const EncodedSample& sample);
 
 }  // namespace convoy

@@ -5,6 +5,7 @@
 #include <simdjson.h>
 
 #include <limits>
+#include <map>
 
 #include "base/error.h"
 #include "base/suggest.h"
@@ -172,6 +173,45 @@ std::string role_of_speaker(std::string_view from) {
   return std::string(from);
 }
 
+// A string, or an integer or truth value as its text.
+std::string scalar_text(dom::object object, const std::string& field) {
+  dom::element value;
+  if (object.at_key(field).get(value) != simdjson::SUCCESS) throw data_error(fmt::format("no field '{}'", field));
+  std::int64_t number = 0;
+  if (value.get_int64().get(number) == simdjson::SUCCESS) return std::to_string(number);
+  bool truth = false;
+  if (value.get_bool().get(truth) == simdjson::SUCCESS) return truth ? "1" : "0";
+  return std::string(string_of(value, field));
+}
+
+// A flat record as a table's row has it, or one with a list of endings, whose label counts from 0.
+void read_choice_record(dom::object record, const std::vector<std::string>& present, const SourceOptions& options,
+                        Sample& sample) {
+  std::vector<std::string> names;
+  std::map<std::string, std::string> values;
+  const auto add = [&](const std::string& name, std::string text) {
+    names.push_back(name);
+    values[name] = std::move(text);
+  };
+  for (const std::string& name : present) {
+    dom::element value;
+    if (record.at_key(name).get(value) != simdjson::SUCCESS) continue;
+    dom::array list;
+    if (name == "endings" && value.get_array().get(list) == simdjson::SUCCESS) {
+      std::size_t index = 0;
+      for (const dom::element ending : list)
+        add(fmt::format("ending{}", index++), std::string(string_of(ending, "endings")));
+    } else if (value.is_string() || value.is_int64() || value.is_bool()) {
+      add(name, scalar_text(record, name));
+    }
+  }
+  const FieldLookup find = [&](const std::string& name) -> const std::string* {
+    const auto at = values.find(name);
+    return at == values.end() ? nullptr : &at->second;
+  };
+  read_choice(names, find, options.fields, sample);
+}
+
 void read_record(dom::object record, const SourceOptions& options, Sample& sample) {
   const FieldNames& names = options.fields;
   std::vector<std::string> present;
@@ -210,6 +250,14 @@ void read_record(dom::object record, const SourceOptions& options, Sample& sampl
       return;
     case SampleKind::kText:
       sample.text = required_string(record, names.text);
+      return;
+    case SampleKind::kLabelled:
+      sample.kind = Sample::Kind::kLabelled;
+      sample.text = required_string(record, names.text);
+      sample.label = scalar_text(record, names.label);
+      return;
+    case SampleKind::kChoice:
+      read_choice_record(record, present, options, sample);
       return;
     case SampleKind::kAuto:
       break;

@@ -24,6 +24,10 @@ struct Batch {
                                           // padding token is a segment of its own
   std::vector<std::uint64_t> token_keys;  // dropout_key of the token; 0 for padding
   std::vector<std::int64_t> samples;      // the document of each segment, in order
+  // Of a task, by row (for a choice by alternative within it): the last token of each, and a key that an item's
+  // alternatives share; by row: the right class or alternative, or -1 in an empty row.
+  std::vector<std::int32_t> head_rows, head_labels;
+  std::vector<std::uint64_t> head_keys;
   // Models that hear; see BatchView. Made by LoaderOptions::complete.
   std::vector<float> audio_features;
   std::vector<std::int32_t> audio_rows;

@@ -49,6 +49,10 @@ void check_options(const RowOptions& options) {
     throw usage_error(fmt::format("row mode concat cannot {} long documents", name_of(options.overlong)))
         .mend("concat cuts documents where a row ends; use row mode pack or pad, or leave overlong at split");
   }
+  if (options.parts > 0) {
+    check(options.mode == RowMode::kPad && options.overlong == Overlong::kTruncate, "a task's rows hold one item each");
+    check(options.row_length % options.parts == 0, "a task's rows are whole parts");
+  }
   if (options.mode != RowMode::kConcat && options.cross_document_attention) {
     throw usage_error(fmt::format("cross_document_attention has no meaning in row mode {}", name_of(options.mode)))
         .mend("set row mode concat, or turn it off");
@@ -222,6 +226,7 @@ RowPlan plan_rows(const TokenData& data, std::span<const DocumentId> documents, 
   RowPlan plan;
   plan.row_length = options.row_length;
   plan.cross_document = options.cross_document_attention;
+  plan.parts = options.parts;
   plan.continues = options.overlong != Overlong::kTruncate;
   switch (options.mode) {
     case RowMode::kPack:
@@ -243,6 +248,7 @@ RowPlan shuffle_rows(const RowPlan& plan, std::uint64_t seed, std::int64_t epoch
   RowPlan shuffled;
   shuffled.row_length = plan.row_length;
   shuffled.cross_document = plan.cross_document;
+  shuffled.parts = plan.parts;
   shuffled.continues = plan.continues;
   shuffled.segments.reserve(plan.segments.size());
   for (const std::uint64_t r :

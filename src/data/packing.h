@@ -33,6 +33,9 @@ struct RowOptions {
   std::int64_t window = 256;
   // kConcat: a token sees the whole row before it, and the first token of a document is predicted like others.
   bool cross_document_attention = false;
+  // Of a task: how many alternatives a document has, each of which gets an equal part of the row; 0: a language model's
+  // documents. With kPad alone.
+  std::int64_t parts = 0;
 };
 
 // Tokens [begin, begin + length) of a document, side by side in one row. Its tokens see none outside of it.
@@ -48,6 +51,7 @@ struct Segment {
 struct RowPlan {
   std::int64_t row_length = 0;
   bool cross_document = false;
+  std::int64_t parts = 0;
   bool continues = true;  // whether a segment that ends before its document has a target at its end
   std::vector<Segment> segments;
   std::vector<std::uint64_t> row_begin{0};  // segments of row r: [row_begin[r], row_begin[r + 1])

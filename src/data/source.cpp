@@ -25,12 +25,14 @@ constexpr Names<SourceFormat, 6> kFormats{{{SourceFormat::kAuto, "auto"},
                                            {SourceFormat::kText, "text"}}};
 constexpr Names<TextUnit, 3> kUnits{
     {{TextUnit::kFile, "file"}, {TextUnit::kParagraph, "paragraph"}, {TextUnit::kLine, "line"}}};
-constexpr Names<SampleKind, 6> kKinds{{{SampleKind::kAuto, "auto"},
+constexpr Names<SampleKind, 8> kKinds{{{SampleKind::kAuto, "auto"},
                                        {SampleKind::kMessages, "messages"},
                                        {SampleKind::kConversations, "conversations"},
                                        {SampleKind::kInstruction, "instruction"},
                                        {SampleKind::kPrompt, "prompt"},
-                                       {SampleKind::kText, "text"}}};
+                                       {SampleKind::kText, "text"},
+                                       {SampleKind::kLabelled, "labelled"},
+                                       {SampleKind::kChoice, "choice"}}};
 
 template <typename T, std::size_t N>
 std::string_view find_name(const Names<T, N>& names, T value) {
@@ -180,7 +182,8 @@ bool SampleReader::next(Sample& sample) {
       continue;
     }
     ++report_.documents;
-    const bool text = sample.kind == Sample::Kind::kText;
+    const bool text = sample.kind == Sample::Kind::kText || sample.kind == Sample::Kind::kLabelled ||
+                      sample.kind == Sample::Kind::kChoice;
     const bool completes = sample.kind == Sample::Kind::kPrompt || sample.instruction;
     if (text && sample.text.find_first_not_of(" \t\n\r\f\v") == std::string::npos) {
       report_.skip("empty", sample.where, "no text");

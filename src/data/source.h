@@ -26,7 +26,17 @@ std::string_view name_of(TextUnit unit);
 TextUnit parse_text_unit(std::string_view name);  // "file", "paragraph" (parted by blank lines), "line"
 
 // What a record is taken for; kAuto: the first of these whose fields it has, in this order.
-enum class SampleKind : std::uint8_t { kAuto, kMessages, kConversations, kInstruction, kPrompt, kText };
+// The last two are never guessed: a task's samples.
+enum class SampleKind : std::uint8_t {
+  kAuto,
+  kMessages,
+  kConversations,
+  kInstruction,
+  kPrompt,
+  kText,
+  kLabelled,  // a text and its class
+  kChoice     // a story, its possible endings and which of them is right; see records.h
+};
 std::string_view name_of(SampleKind kind);
 SampleKind parse_sample_kind(std::string_view name);  // "auto", "messages", "conversations", "instruction", …
 
@@ -37,6 +47,7 @@ struct FieldNames {
   std::string conversations = "conversations", from = "from", value = "value";
   std::string instruction = "instruction", input = "input", output = "output", system = "system";
   std::string prompt = "prompt", completion = "completion";
+  std::string label = "label";
 };
 
 struct SourceOptions {
@@ -51,9 +62,12 @@ struct SourceOptions {
 };
 
 struct Sample {
-  enum class Kind : std::uint8_t { kText, kPrompt, kMessages };
+  enum class Kind : std::uint8_t { kText, kPrompt, kMessages, kLabelled, kChoice };
   Kind kind = Kind::kText;
-  std::string text;                   // kText
+  std::string text;                   // kText, kLabelled; kChoice: the story
+  std::string label;                  // kLabelled: the class as it stands in the file
+  std::vector<std::string> endings;   // kChoice
+  std::int32_t right = -1;            // kChoice: which of the endings
   std::string prompt, completion;     // kPrompt, and kMessages made from instruction/input/output
   std::vector<ChatMessage> messages;  // kMessages
   std::string tools;                  // kMessages: the tools that the conversation may call, a JSON list; or empty

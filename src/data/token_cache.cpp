@@ -39,7 +39,7 @@ std::string key_of(const SourceOptions& options) {
                                 name_of(options.text_unit), options.header, options.quoting, options.skip_bad_samples);
   for (const std::string* name :
        {&f.text, &f.messages, &f.role, &f.content, &f.metadata, &f.weight, &f.conversations, &f.from, &f.value,
-        &f.instruction, &f.input, &f.output, &f.system, &f.prompt, &f.completion})
+        &f.instruction, &f.input, &f.output, &f.system, &f.prompt, &f.completion, &f.label})
     key += fmt::format(" {}:{}", name->size(), *name);
   return key;
 }
@@ -52,6 +52,7 @@ std::vector<Sample> read_chunk(SampleReader& reader) {
   std::size_t bytes = 0;
   Sample sample;
   while (bytes < kBytes && chunk.size() < kSamples && reader.next(sample)) {
+    for (const std::string& ending : sample.endings) bytes += ending.size();
     bytes += sample.text.size() + sample.prompt.size() + sample.completion.size();
     for (const ChatMessage& message : sample.messages) bytes += message.content.size();
     chunk.push_back(std::move(sample));

@@ -16,7 +16,7 @@ namespace {
 
 // The 64-bit word also shows a file of another byte order for what it is.
 constexpr std::uint64_t kMagic = 0x31304e454b4f5443ull;  // "CTOKEN01"
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 
 struct Header {
   std::uint64_t magic = kMagic;
@@ -31,10 +31,12 @@ static_assert(sizeof(Header) == 64);
 struct Footer {
   std::uint64_t documents = 0, tokens = 0, spans = 0;
   std::uint64_t offsets_at = 0, span_index_at = 0, spans_at = 0, report_at = 0, report_bytes = 0;
+  std::uint64_t labels = 0, parts = 0;  // labels: as many as documents, or none; with them their parts
+  std::uint64_t labels_at = 0, part_index_at = 0, parts_at = 0;
   std::uint64_t checksum = 0;      // of every byte before the footer
   std::uint64_t own_checksum = 0;  // of the fields above
 };
-static_assert(sizeof(Footer) == 80 && std::is_trivially_copyable_v<Footer>);
+static_assert(sizeof(Footer) == 120 && std::is_trivially_copyable_v<Footer>);
 
 std::uint64_t checksum_of(const Footer& footer) {
   return hash64(std::as_bytes(std::span(&footer, 1)).first(offsetof(Footer, own_checksum)));
@@ -94,6 +96,13 @@ void TokenData::parse(std::span<const std::byte> bytes, const std::string& name)
     offsets_ = view<std::uint64_t>(body, footer.offsets_at, footer.documents + 1);
     span_index_ = view<std::uint64_t>(body, footer.span_index_at, footer.documents + 1);
     spans_ = view<TokenSpan>(body, footer.spans_at, footer.spans);
+    need(footer.labels == 0 || footer.labels == footer.documents, "its labels do not fit its documents");
+    labels_ = view<std::int32_t>(body, footer.labels_at, footer.labels);
+    if (footer.labels > 0) {
+      part_index_ = view<std::uint64_t>(body, footer.part_index_at, footer.documents + 1);
+      parts_ = view<std::uint32_t>(body, footer.parts_at, footer.parts);
+      need(rises(part_index_, footer.parts) && parts_fit(), "its alternatives are out of order");
+    }
     const std::span<const char> report = view<char>(body, footer.report_at, footer.report_bytes);
     need(rises(offsets_, footer.tokens) && rises(span_index_, footer.spans), "its offsets are out of order");
     key_ = header.key;
@@ -101,6 +110,18 @@ void TokenData::parse(std::span<const std::byte> bytes, const std::string& name)
   } catch (const Error& failure) {
     throw data_error(fmt::format("cannot use {}: {}", name, failure.message()));
   }
+}
+
+// Each alternative begins behind the one before and has a token.
+bool TokenData::parts_fit() const {
+  for (std::int64_t d = 0; d < documents(); ++d) {
+    std::uint32_t before = 0;
+    for (const std::uint32_t begin : parts(d)) {
+      if (begin <= before || begin >= length(d)) return false;
+      before = begin;
+    }
+  }
+  return true;
 }
 
 void TokenData::copy(std::int64_t document, std::int64_t begin, std::int64_t count, TokenId* to) const {
@@ -163,6 +184,10 @@ void TokenWriter::add(const EncodedSample& sample) {
     spans_.push_back({begin, i});
   }
   span_index_.push_back(spans_.size());
+  labelled_ = labelled_ || sample.label >= 0;
+  labels_.push_back(sample.label);
+  parts_.insert(parts_.end(), sample.parts.begin(), sample.parts.end());
+  part_index_.push_back(parts_.size());
 }
 
 template <typename T>
@@ -183,6 +208,13 @@ void TokenWriter::finish(const DataReport& report) {
   footer.offsets_at = table(offsets_);
   footer.span_index_at = table(span_index_);
   footer.spans_at = table(spans_);
+  if (labelled_) {
+    footer.labels = labels_.size();
+    footer.parts = parts_.size();
+    footer.labels_at = table(labels_);
+    footer.part_index_at = table(part_index_);
+    footer.parts_at = table(parts_);
+  }
   footer.report_at = table(std::vector<char>(text.begin(), text.end()));
   footer.report_bytes = text.size();
   footer.checksum = hasher_.value();

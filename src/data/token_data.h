@@ -49,6 +49,15 @@ class TokenData {
     const auto d = static_cast<std::size_t>(document);
     return spans_.subspan(span_index_[d], span_index_[d + 1] - span_index_[d]);
   }
+  // The right class or alternative of a task's document; -1 where the data hold none.
+  std::int32_t label(std::int64_t document) const {
+    return labels_.empty() ? -1 : labels_[static_cast<std::size_t>(document)];
+  }
+  // Where the second and later alternatives of a document begin.
+  std::span<const std::uint32_t> parts(std::int64_t document) const {
+    const auto d = static_cast<std::size_t>(document);
+    return part_index_.empty() ? parts_ : parts_.subspan(part_index_[d], part_index_[d + 1] - part_index_[d]);
+  }
   // Number of target tokens in [begin, end).
   std::int64_t targets(std::int64_t document, std::int64_t begin, std::int64_t end) const;
   // What the tokens were made from; see token_cache.h.
@@ -58,6 +67,7 @@ class TokenData {
  private:
   TokenData() = default;
   void parse(std::span<const std::byte> bytes, const std::string& name);
+  bool parts_fit() const;
   template <typename T>
   std::span<const T> slice(std::span<const T> all, std::int64_t document) const {
     const auto d = static_cast<std::size_t>(document);
@@ -68,8 +78,10 @@ class TokenData {
   std::string memory_;
   std::span<const std::uint16_t> ids16_;
   std::span<const TokenId> ids32_;
-  std::span<const std::uint64_t> offsets_, span_index_;
+  std::span<const std::uint64_t> offsets_, span_index_, part_index_;
   std::span<const TokenSpan> spans_;
+  std::span<const std::uint32_t> parts_;
+  std::span<const std::int32_t> labels_;
   std::uint64_t key_ = 0;
   DataReport report_;
 };
@@ -94,8 +106,11 @@ class TokenWriter {
   std::uint64_t key_, written_ = 0;
   std::uint32_t id_bytes_;
   std::vector<std::uint16_t> narrow_;
-  std::vector<std::uint64_t> offsets_{0}, span_index_{0};
+  std::vector<std::uint64_t> offsets_{0}, span_index_{0}, part_index_{0};
   std::vector<TokenSpan> spans_;
+  std::vector<std::uint32_t> parts_;
+  std::vector<std::int32_t> labels_;
+  bool labelled_ = false;
 };
 
 }  // namespace convoy

@@ -1,4 +1,5 @@
-// GPT-2 (Radford et al., 2019): learned positions, LayerNorm, weights stored [in, out].
+// GPT-2 (Radford et al., 2019) and GPT-1 (Radford et al., 2018): learned positions, LayerNorm, weights stored [in,
+// out].
 #pragma once
 
 #include "models/config_reader.h"
@@ -15,9 +16,13 @@ struct Gpt2Config {
   bool gelu_tanh = true;
   bool tied = true;
   double init_std = 0.02;
+  // GPT-1: each branch is added first and the sum normalised, x = LN(x + branch(x)); no norm at the end.
+  bool post_norm = false;
 };
 
 Gpt2Config read_gpt2_config(const ConfigReader& config);
+// config.json of model_type openai-gpt.
+Gpt2Config read_gpt1_config(const ConfigReader& config);
 std::unique_ptr<Model> make_gpt2(Gpt2Config config);
 
 }  // namespace convoy

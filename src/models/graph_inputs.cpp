@@ -95,6 +95,7 @@ ValueId GraphInputs::dropout(ValueId x, double p) {
 
 ModelGraph GraphInputs::finish(ValueId hidden, ValueId head) {
   Graph& g = made_.graph;
+  made_.hidden = hidden;
   if (options_.kind == GraphKind::kLogits) {
     const ValueId rows = source(batch_input::kRows, {DType::kI32, {options_.logit_rows}});
     const ValueId chosen = g.add_op(Embedding{}, {rows, hidden}, {"chosen_rows"})[0];

@@ -89,7 +89,7 @@ std::vector<LinearModule> LoraModel::chosen(const std::string& where) const {
   std::vector<LinearModule> chosen;
   const std::vector<LinearModule> all = linear_modules(base());
   for (const LinearModule& module : all) {
-    if (module.head && config_.targets.all_linear()) continue;
+    if (config_.targets.all_linear() && (module.head || parameters()[module.parameter].trainable)) continue;
     if (!config_.chooses(module.name)) continue;
     if (module.head) {
       throw usage_error(fmt::format("'{}' gives the logits, which LoRA does not adapt here", module.name))
@@ -178,7 +178,9 @@ ModelGraph LoraModel::build(const GraphOptions& options) const {
     branches.push_back(branch);
   }
   const auto replaced = add_low_rank(built.graph, branches, low_rank);
-  if (const auto found = replaced.find(built.result); found != replaced.end()) built.result = found->second;
+  for (ValueId* named : {&built.result, &built.auxiliary, &built.hidden}) {
+    if (const auto found = replaced.find(*named); found != replaced.end()) *named = found->second;
+  }
   return built;
 }
 
@@ -209,6 +211,10 @@ std::vector<LinearModule> linear_modules(const Model& model) {
   GraphOptions options;
   options.kind = GraphKind::kLoss;
   options.tokens = options.table_length = 1;
+  if (const TaskHead* head = model.task_head()) {
+    options.items = 1;
+    if (head->kind == TaskHead::Kind::kChoice) options.tokens = head->outputs;
+  }
   if (const auto audio = model.audio()) {
     options.audio_windows = 1;
     options.audio_frames = audio->exact_frames ? audio->frames : audio->frame_multiple;

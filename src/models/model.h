@@ -41,6 +41,18 @@ enum class GraphKind : std::uint8_t {
   kTrain,   // statistics of the loss, ready to differentiate; dropout on
   kLoss,    // statistics of the loss, dropout off (evaluation)
   kLogits,  // logits of the rows named by the batch input "rows"
+  kScores,  // scores of the task's head, dropout off
+};
+
+// What a model decides beside, or instead of, the next token.
+struct TaskHead {
+  enum class Kind : std::uint8_t {
+    kChoice,   // which of `outputs` alternatives: each is a text of its own, with one score
+    kClasses,  // which of `outputs` classes: scores from the last token of a text
+  };
+  Kind kind = Kind::kClasses;
+  std::int64_t outputs = 0;
+  double dropout = 0;  // before the head
 };
 
 // Keys and values kept from one program to the next, for `rows` tokens per layer. Only for kLogits.
@@ -64,6 +76,8 @@ struct GraphOptions {
   DType dtype = DType::kF32;
   std::uint64_t seed = 0;  // of dropout
   CrossEntropyShape loss;
+  std::int64_t items = 0;       // with a task's head: what it decides on in a micro-batch
+  bool auxiliary_loss = false;  // with a choice's head: also the language model's loss
   // Models that hear: windows of audio of a micro-batch (as many in each row), and log-mel frames of a window.
   std::int64_t audio_windows = 0, audio_frames = 0;
 
@@ -96,11 +110,11 @@ struct BatchConstant {
 
 // Names of the batch inputs. Each is [tokens] unless said.
 namespace batch_input {
-inline constexpr const char* kIds = "input_ids";           // i32
-inline constexpr const char* kTargets = "targets";         // i32: the token to predict here, or -1
-inline constexpr const char* kPositions = "positions";     // i32, within the document
-inline constexpr const char* kSeqStart = "seq_start";      // i32: index of the first token of the document
-inline constexpr const char* kTokenKeys = "token_keys";    // i64: keys the dropout of this token
+inline constexpr const char* kIds = "input_ids";         // i32
+inline constexpr const char* kTargets = "targets";       // i32: the token to predict here, or -1
+inline constexpr const char* kPositions = "positions";   // i32, within the document
+inline constexpr const char* kSeqStart = "seq_start";    // i32: index of the first token of the document
+inline constexpr const char* kTokenKeys = "token_keys";  // i64: keys the dropout of this token
 // i64[n], of rows of the graph that are no tokens, as many for each row of the batch: keys their dropout (row_key).
 inline constexpr const char* kRowKeys = "row_keys_";       // and n
 inline constexpr const char* kRows = "rows";               // i32[logit_rows]
@@ -110,8 +124,13 @@ inline constexpr const char* kCacheEnd = "cache_end";
 // i32[w·e]: where the keys and values of this encoder frame go, or -1 (kFill; then key_begin and key_end of kExtend
 // name those rows).
 inline constexpr const char* kHeardRow = "heard_row";
-inline constexpr const char* kLossScale = "loss_scale";  // f32[1] (f64 for f64): d(objective)/d(loss sum)
-inline constexpr const char* kRopeCos = "rope_cos";      // f32[table_length, r/2]
+inline constexpr const char* kLossScale = "loss_scale";            // f32[1] (f64 for f64): d(objective)/d(loss sum)
+inline constexpr const char* kAuxiliaryScale = "auxiliary_scale";  // likewise of the auxiliary loss
+// Of a task's head, item by item (for a choice, alternative by alternative within each):
+inline constexpr const char* kHeadRows = "head_rows";      // i32[items · alternatives]: the token to look at
+inline constexpr const char* kHeadKeys = "head_keys";      // i64[items · alternatives]: keys its dropout
+inline constexpr const char* kHeadLabels = "head_labels";  // i32[items]: the right alternative or class, or -1
+inline constexpr const char* kRopeCos = "rope_cos";        // f32[table_length, r/2]
 inline constexpr const char* kRopeSin = "rope_sin";
 // Models that hear. w = audio_windows, f = audio_frames, e = encoder_frames().
 inline constexpr const char* kAudioFeatures = "audio_features";    // f32 (f64 for f64) [w·f, mel bins], time by time
@@ -128,8 +147,10 @@ inline constexpr const char* kKeyEnd = "key_end";
 std::uint64_t row_key(std::uint64_t token_key, std::int64_t place);
 
 struct ModelGraph {
-  Graph graph;                   // its outputs are `result` and, with a cache, the cache
-  ValueId result = kNoValue;     // statistics or logits
+  Graph graph;                   // its outputs are `result`, `auxiliary` where there is one, and with a cache the cache
+  ValueId result = kNoValue;     // statistics, logits or scores
+  ValueId auxiliary = kNoValue;  // statistics of the language model beside a task's
+  ValueId hidden = kNoValue;     // the last hidden states [tokens, d]
   std::vector<ValueId> weights;  // by parameter
 };
 
@@ -157,6 +178,14 @@ class Model {
   virtual std::string tied_head() const = 0;
   // Names that files may hold beside the parameters: buffers that are recomputed, kept and written back as they are.
   virtual bool is_buffer(const std::string& tensor) const = 0;
+  // The task that it has a head for, or null: a language model.
+  virtual const TaskHead* task_head() const { return nullptr; }
+  // Whether files may lack a parameter, which then starts fresh.
+  virtual bool may_be_missing(std::size_t /*parameter*/) const { return false; }
+  // Whether a tensor of the files is of no use to it.
+  virtual bool leaves_out(const std::string& /*tensor*/) const { return false; }
+  // By how many rows a parameter may be longer than its stored tensor: tokens that a run adds.
+  virtual std::int64_t added_rows(std::size_t /*parameter*/) const { return 0; }
   // What it hears; none for models of text.
   virtual std::optional<AudioInput> audio() const { return std::nullopt; }
   virtual std::vector<BatchConstant> constants(const GraphOptions& /*options*/) const { return {}; }
@@ -173,6 +202,10 @@ struct ModelOptions {
   double rope_theta = 0;        // overrides the configuration's where not 0
   bool train_pad_row = false;   // let look-ups of the pad token train its embedding (Hugging Face does not)
   bool freeze_encoder = false;  // what models that hear have before their text is not trained
+  enum class Head : std::uint8_t { kAsStored, kLanguageModel, kChoice, kClasses };
+  Head head = Head::kAsStored;    // kAsStored: as `architectures` says
+  std::int64_t outputs = 0;       // alternatives or classes; 0: as the configuration says
+  std::int64_t added_tokens = 0;  // how many of vocab_size the stored embedding lacks
 };
 
 // Chooses the model by `model_type` (or `architectures`); errors name the key of config.json.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "models/task_head.h"
 
 namespace convoy {
 namespace {
@@ -26,6 +27,13 @@ std::string canonical_name(const Model& model, const std::map<std::string, const
   return {};
 }
 
+// Whether the stored tensor is the parameter without the rows that the run adds.
+bool grows(const Model& model, const FileTensor& target, const Shape& stored) {
+  const std::int64_t added = model.added_rows(target.parameter);
+  return added > 0 && stored.rank() == 2 && target.shape.rank() == 2 && stored[1] == target.shape[1] &&
+         stored[0] + added == target.shape[0];
+}
+
 }  // namespace
 
 WeightMap match_weights(const Model& model, const std::vector<StoredTensor>& stored, const std::string& where) {
@@ -41,13 +49,19 @@ WeightMap match_weights(const Model& model, const std::vector<StoredTensor>& sto
     if (canonical.empty()) {
       if (model.is_buffer(tensor.name)) {
         map.bindings.push_back({tensor, true, 0, 0});
+      } else if (model.leaves_out(tensor.name) || is_task_head_tensor(tensor.name)) {
+        map.left_out.push_back(tensor.name);
       } else {
         unexpected.push_back(tensor.name);
       }
       continue;
     }
     const FileTensor& target = *known.at(canonical);
-    if (tensor.spec.shape != target.shape) {
+    StoredTensor written = tensor;
+    if (grows(model, target, tensor.spec.shape)) {
+      written.spec.shape = target.shape;
+      map.fresh.push_back(target.parameter);
+    } else if (tensor.spec.shape != target.shape) {
       throw data_error(fmt::format("tensor '{}' has shape {}, the configuration asks for {}", tensor.name,
                                    tensor.spec.shape.str(), target.shape.str()))
           .at(where)
@@ -60,11 +74,18 @@ WeightMap match_weights(const Model& model, const std::vector<StoredTensor>& sto
     }
     const auto [place, first] = found.try_emplace(canonical, tensor.name);
     if (!first) map.must_be_equal.emplace_back(place->second, tensor.name);
-    map.bindings.push_back({tensor, false, target.parameter, target.first_row});
+    map.bindings.push_back({written, false, target.parameter, target.first_row});
   }
+  const DType dtype = stored.empty() ? DType::kF32 : stored.front().spec.dtype;
   std::vector<std::string> missing;
   for (const FileTensor& tensor : model.file_tensors()) {
-    if (!tensor.adapter && found.count(tensor.name) == 0) missing.push_back(tensor.name);
+    if (tensor.adapter || found.count(tensor.name) > 0) continue;
+    if (!model.may_be_missing(tensor.parameter)) {
+      missing.push_back(tensor.name);
+      continue;
+    }
+    map.fresh.push_back(tensor.parameter);
+    map.bindings.push_back({{tensor.name, {dtype, tensor.shape}}, false, tensor.parameter, tensor.first_row});
   }
   if (missing.empty() && unexpected.empty()) return map;
   std::string what;

@@ -28,6 +28,10 @@ struct WeightMap {
   std::vector<StoredBinding> bindings;  // in the file's order
   // A tied model whose file holds both names: the pairs that must hold equal bytes.
   std::vector<std::pair<std::string, std::string>> must_be_equal;
+  // Parameters that the files lack wholly or in part and that start fresh; they are written under canonical names.
+  std::vector<std::size_t> fresh;
+  // Stored tensors that the model has no use for: the heads of other tasks.
+  std::vector<std::string> left_out;
 };
 
 // Throws a data error that lists missing and unexpected tensors and wrong shapes.

@@ -33,6 +33,14 @@ class WrappedModel : public Model {
   std::string tied_embedding() const override { return base_->tied_embedding(); }
   std::string tied_head() const override { return base_->tied_head(); }
   bool is_buffer(const std::string& tensor) const override { return base_->is_buffer(tensor); }
+  const TaskHead* task_head() const override { return base_->task_head(); }
+  bool may_be_missing(std::size_t parameter) const override {
+    return parameter < base_->parameters().size() && base_->may_be_missing(parameter);
+  }
+  bool leaves_out(const std::string& tensor) const override { return base_->leaves_out(tensor); }
+  std::int64_t added_rows(std::size_t parameter) const override {
+    return parameter < base_->parameters().size() ? base_->added_rows(parameter) : 0;
+  }
   std::optional<AudioInput> audio() const override { return base_->audio(); }
   std::vector<BatchConstant> constants(const GraphOptions& options) const override { return base_->constants(options); }
   bool writes_all_names() const override { return base_->writes_all_names(); }

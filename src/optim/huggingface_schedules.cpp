@@ -165,6 +165,16 @@ Schedule::Function warmup_stable_decay(ScheduleParameters& p) {
   };
 }
 
+// finetune-transformer-lm's schedules (opt.py), of x = s / T and the warm-up's share w of it: up to it x / w, and after
+// it 1; here and in all of warmup_linear times 1 − x.
+Schedule::Function warmup_linear(ScheduleParameters& p) {
+  return [a = Span(p)](std::int64_t step) {
+    const double x = std::min(1.0, static_cast<double>(step) / std::max(1.0, a.total));
+    const double w = a.warmup / std::max(1.0, a.total);
+    return a.rate * (x <= w && w > 0 ? x / w : 1) * (1 - x);
+  };
+}
+
 }  // namespace
 
 const std::vector<NamedSchedule>& huggingface_schedules() {
@@ -179,6 +189,7 @@ const std::vector<NamedSchedule>& huggingface_schedules() {
       {"cosine_with_min_lr", cosine_with_min_lr},
       {"cosine_warmup_with_min_lr", cosine_warmup_with_min_lr},
       {"warmup_stable_decay", warmup_stable_decay},
+      {"warmup_linear", warmup_linear},
   };
   return schedules;
 }

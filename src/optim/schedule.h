@@ -35,7 +35,8 @@ class Schedule {
 };
 
 // Hugging Face's types (transformers/optimization.py): linear, cosine, cosine_with_restarts, polynomial, constant,
-// constant_with_warmup, inverse_sqrt, cosine_with_min_lr, cosine_warmup_with_min_lr, warmup_stable_decay. DeepSpeed's
+// constant_with_warmup, inverse_sqrt, cosine_with_min_lr, cosine_warmup_with_min_lr, warmup_stable_decay;
+// finetune-transformer-lm's warmup_linear. DeepSpeed's
 // (runtime/lr_schedules.py): WarmupLR, WarmupDecayLR, WarmupCosineLR, LRRangeTest, OneCycle; there step s uses
 // DeepSpeed's counter t = s − 1, and what the parameters leave out comes from the settings (warmup_max_lr,
 // total_num_steps, warmup_num_steps if above 0). reduce_lr_on_plateau is the constant rate until a PlateauState lowers

@@ -25,11 +25,15 @@ Graph differentiated_graph(const Model& model, const TrainShape& shape, bool acc
   ModelGraph built = model.build(graph_options(shape, GraphKind::kTrain, shape.rows));
   const ValueId scale =
       built.graph.add_source(Role::kBatch, batch_input::kLossScale, {accumulation_dtype(shape.dtype), {1}});
+  std::vector<std::pair<ValueId, ValueId>> seeds = {{built.result, scale}};
+  if (built.auxiliary != kNoValue)
+    seeds.emplace_back(built.auxiliary, built.graph.add_source(Role::kBatch, batch_input::kAuxiliaryScale,
+                                                               {accumulation_dtype(shape.dtype), {1}}));
   std::vector<ValueId> trained;
   for (std::size_t p = 0; p < built.weights.size(); ++p) {
     if (model.parameters()[p].trainable) trained.push_back(built.weights[p]);
   }
-  differentiate(built.graph, {{{built.result, scale}}, trained, accumulate});
+  differentiate(built.graph, {std::move(seeds), trained, accumulate});
   return std::move(built.graph);
 }
 
@@ -155,7 +159,8 @@ class UpdateGraph {
       graph_.add_op(CollectiveWait{channel}, summed);
       sums = summed[0];
     }
-    norm_ = graph_.add_op(NormOfSums{std::move(blocks), shape_.max_grad_norm}, {sums, scalars_}, {"norm"})[0];
+    const double epsilon = shape_.optimizer.kind == OptimizerKind::kOpenAiAdam ? 0 : 1e-6;
+    norm_ = graph_.add_op(NormOfSums{std::move(blocks), shape_.max_grad_norm, epsilon}, {sums, scalars_}, {"norm"})[0];
   }
 
   void add_optimizer() {
@@ -362,6 +367,8 @@ GraphOptions graph_options(const TrainShape& shape, GraphKind kind, std::int64_t
   options.dtype = shape.dtype;
   options.seed = shape.seed;
   options.loss = shape.loss;
+  options.items = rows / shape.rows_per_item;
+  options.auxiliary_loss = shape.auxiliary_weight != 0;
   options.audio_windows = rows * shape.audio_windows;
   options.audio_frames = shape.audio_frames;
   return options;
@@ -415,10 +422,11 @@ ProgramSet make_programs(const Model& model, const TrainShape& shape, const Work
     eval = forward_graph(model, graph_options(shape, GraphKind::kLoss, shape.eval_rows), shape.zero);
     add_batch_inputs(*eval, set.layout);
   }
-  if (micro) set.micro = compile(*micro, set.layout, workspaces, "micro-batch", {"statistics"});
+  const std::vector<std::string> results = {"statistics", "auxiliary"};
+  if (micro) set.micro = compile(*micro, set.layout, workspaces, "micro-batch", results);
   if (accumulate)
-    set.micro_accumulate = compile(*accumulate, set.layout, workspaces, "micro-batch, accumulating", {"statistics"});
-  if (eval) set.eval = compile(*eval, set.layout, workspaces, "evaluation", {"statistics"});
+    set.micro_accumulate = compile(*accumulate, set.layout, workspaces, "micro-batch, accumulating", results);
+  if (eval) set.eval = compile(*eval, set.layout, workspaces, "evaluation", results);
   if (shape.training) {
     if (shape.zero.world > 1 && !shape.zero.shards_gradients())
       set.reduce = compile(ReduceGraph(model, shape).build(), set.layout, workspaces, "reduce", {});

@@ -32,6 +32,9 @@ struct TrainShape {
   CrossEntropyShape loss;
   std::uint64_t seed = 0;
   ZeroOptions zero;  // the ranks that share the work
+  // With a task's head: rows per decision (the alternatives of a choice), and the weight of a choice's auxiliary loss.
+  std::int64_t rows_per_item = 1;
+  double auxiliary_weight = 0;
   // Elements of embedding tables whose gradient is exactly zero are left as they are, with their moments.
   bool sparse_embeddings = false;
   // Master weights and moments in host memory; the update reads and writes them over the link.

@@ -51,6 +51,9 @@ struct ChatOptions {
 struct EncodedSample {
   std::vector<TokenId> ids;
   std::vector<std::uint8_t> trained;
+  // Of a task's sample: the right class or alternative, and where the second and later alternatives begin.
+  std::int32_t label = -1;
+  std::vector<std::uint32_t> parts;
 
   void append(TokenId id, bool train);
   void append(const std::vector<TokenId>& more, bool train);

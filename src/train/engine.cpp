@@ -8,8 +8,8 @@
 namespace convoy {
 namespace {
 
-constexpr std::size_t kMostStarted = 256;  // statistics that wait to be read
-constexpr std::size_t kStatisticsBytes = kLossStatistics * sizeof(double);
+constexpr std::size_t kMostStarted = 256;                                       // statistics that wait to be read
+constexpr std::size_t kStatisticsBytes = 2 * kLossStatistics * sizeof(double);  // of the loss, and of one beside it
 
 }  // namespace
 
@@ -17,6 +17,8 @@ LossTotals& LossTotals::operator+=(const LossTotals& other) {
   loss_sum += other.loss_sum;
   targets += other.targets;
   correct += other.correct;
+  auxiliary_sum += other.auxiliary_sum;
+  auxiliary_targets += other.auxiliary_targets;
   return *this;
 }
 
@@ -56,7 +58,8 @@ void Engine::put_row_keys(std::span<const std::uint64_t> token_keys) {
   for (auto& [name, keys] : row_keys_) {
     const auto each = keys.size() / static_cast<std::size_t>(shape_.rows);
     for (std::size_t i = 0; i < keys.size(); ++i)
-      keys[i] = row_key(token_keys[i / each * static_cast<std::size_t>(shape_.seq)], static_cast<std::int64_t>(i % each));
+      keys[i] =
+          row_key(token_keys[i / each * static_cast<std::size_t>(shape_.seq)], static_cast<std::int64_t>(i % each));
     put(name.c_str(), std::as_bytes(std::span(keys)));
   }
 }
@@ -95,6 +98,8 @@ void Engine::copy_batch(const BatchView& batch) {
   put(batch_input::kTargets, std::as_bytes(batch.targets));
   put(batch_input::kPositions, std::as_bytes(batch.positions));
   put(batch_input::kSeqStart, std::as_bytes(batch.seq_start));
+  put(batch_input::kHeadRows, std::as_bytes(batch.head_rows));
+  put(batch_input::kHeadLabels, std::as_bytes(batch.head_labels));
   if (shape_.audio_windows > 0) {
     if (shape_.dtype == DType::kF64) {
       const std::vector<double> wide(batch.audio_features.begin(), batch.audio_features.end());
@@ -127,21 +132,33 @@ void Engine::copy_batch(const BatchView& batch) {
 // Before the next program writes its own there.
 void Engine::start_statistics(const Program& program) {
   if (started_.size() == kMostStarted) collect_statistics();
-  const BufferRef& ref = program.output("statistics");
+  Started step;
   std::byte* to = statistics_->data() + started_.size() * kStatisticsBytes;
-  device_.start_copy_out(std::span(to, ref.spec.bytes()), arenas_.base(ref.arena) + ref.offset, Lane::kWork);
-  started_.push_back(ref.spec.dtype);
+  for (const auto& [name, ref] : program.outputs) {
+    const bool auxiliary = name == "auxiliary";
+    step.dtype = ref.spec.dtype;
+    step.auxiliary = step.auxiliary || auxiliary;
+    device_.start_copy_out(std::span(to + (auxiliary ? kStatisticsBytes / 2 : 0), ref.spec.bytes()),
+                           arenas_.base(ref.arena) + ref.offset, Lane::kWork);
+  }
+  started_.push_back(step);
 }
 
 void Engine::collect_statistics() {
   if (started_.empty()) return;
   device_.synchronize();
   for (std::size_t i = 0; i < started_.size(); ++i) {
+    const DType dtype = started_[i].dtype;
     const std::byte* bytes = statistics_->data() + i * kStatisticsBytes;
-    const auto at = [&](LossStatistic which) {
-      return load_float(started_[i], bytes + static_cast<std::size_t>(which) * size_of(started_[i]));
+    const auto at = [dtype](const std::byte* from, LossStatistic which) {
+      return load_float(dtype, from + static_cast<std::size_t>(which) * size_of(dtype));
     };
-    losses_.push_back({at(kLossSum), at(kTargetCount), at(kCorrectCount)});
+    LossTotals totals{at(bytes, kLossSum), at(bytes, kTargetCount), at(bytes, kCorrectCount)};
+    if (started_[i].auxiliary) {
+      totals.auxiliary_sum = at(bytes + kStatisticsBytes / 2, kLossSum);
+      totals.auxiliary_targets = at(bytes + kStatisticsBytes / 2, kTargetCount);
+    }
+    losses_.push_back(totals);
   }
   started_.clear();
 }
@@ -188,17 +205,20 @@ void Engine::merge_complete() {
   }
 }
 
-LossTotals Engine::micro_step(const BatchView& batch, double scale) {
-  start_micro_step(batch, scale);
+LossTotals Engine::micro_step(const BatchView& batch, double scale, double auxiliary_scale) {
+  start_micro_step(batch, scale, auxiliary_scale);
   return take_last();
 }
 
-void Engine::start_micro_step(const BatchView& batch, double scale) {
+void Engine::start_micro_step(const BatchView& batch, double scale, double auxiliary_scale) {
   check(micro_ != nullptr, "no training was planned");
   copy_batch(batch);
   put(batch_input::kTokenKeys, std::as_bytes(batch.token_keys));
   put_row_keys(batch.token_keys);
+  put(batch_input::kHeadKeys, std::as_bytes(batch.head_keys));
   set_scalar_input(batch_input::kLossScale, scale);
+  if (programs_.layout.contains(Role::kBatch, batch_input::kAuxiliaryScale))
+    set_scalar_input(batch_input::kAuxiliaryScale, auxiliary_scale);
   top_reduced_ = false;
   if (micro_accumulate_ && !partial_sums_.empty()) {
     micro_accumulate_->run(0);

@@ -19,12 +19,18 @@ struct BatchView {
   // Models that hear: log-mel frames of the windows, and where text has places for audio (else empty).
   std::span<const float> audio_features = {};
   std::span<const std::int32_t> audio_rows = {};
+  // With a task's head.
+  std::span<const std::int32_t> head_rows = {}, head_labels = {};
+  std::span<const std::uint64_t> head_keys = {};
 };
 
+// Of the objective: the language model's tokens, or what a task's head decides.
 struct LossTotals {
   double loss_sum = 0;
   double targets = 0;
-  double correct = 0;  // targets that were the most likely token
+  double correct = 0;                               // targets that were the most likely token, alternative or class
+  double auxiliary_sum = 0, auxiliary_targets = 0;  // of a language-model loss beside it
+  double auxiliary_mean() const { return auxiliary_targets > 0 ? auxiliary_sum / auxiliary_targets : 0; }
   double mean() const { return targets > 0 ? loss_sum / targets : 0; }
   LossTotals& operator+=(const LossTotals& other);
 };
@@ -39,15 +45,16 @@ class Engine {
   // `communicator` joins the ranks of shape.zero; not needed for one. All must outlive the engine.
   Engine(Device& device, const Model& model, const TrainShape& shape, Communicator* communicator = nullptr);
 
-  // Starts the forward and backward pass. `scale` multiplies the gradient of the micro-batch's loss sum. The ranks'
-  // calls must be the micro-batches that shape().global_micro_batch says. The host does not wait for the device.
-  void start_micro_step(const BatchView& batch, double scale);
+  // Starts the forward and backward pass. `scale` multiplies the gradient of the micro-batch's loss sum,
+  // `auxiliary_scale` that of the loss beside it. The ranks' calls must be the micro-batches that
+  // shape().global_micro_batch says. The host does not wait for the device.
+  void start_micro_step(const BatchView& batch, double scale, double auxiliary_scale = 0);
   // Starts the forward pass of an evaluation batch.
   void start_evaluate(const BatchView& batch);
   // The totals of what was started since the last call, in order; waits for the device.
   std::vector<LossTotals> take_losses();
   // Each with its totals at once.
-  LossTotals micro_step(const BatchView& batch, double scale);
+  LossTotals micro_step(const BatchView& batch, double scale, double auxiliary_scale = 0);
   LossTotals evaluate(const BatchView& batch);
 
   // Finishes the sum over the micro-batches since the last update, clips, and runs the optimizer. `step` counts
@@ -102,7 +109,11 @@ class Engine {
   std::int64_t table_length_ = 0;
   // The statistics of what was started, as the device writes them into memory of the host; then as numbers.
   std::unique_ptr<DeviceMemory> statistics_;
-  std::vector<DType> started_;
+  struct Started {
+    DType dtype = DType::kF32;
+    bool auxiliary = false;
+  };
+  std::vector<Started> started_;
   std::vector<LossTotals> losses_;
   std::vector<std::pair<std::string, std::vector<std::uint64_t>>> row_keys_;  // by batch input
 };

@@ -8,7 +8,7 @@ namespace convoy {
 namespace {
 
 constexpr std::size_t kReportNumbers = 3;
-constexpr std::size_t kTotalNumbers = 3;
+constexpr std::size_t kTotalNumbers = 5;
 
 std::vector<double> gathered(Communicator* communicator, const std::vector<double>& mine) {
   if (communicator == nullptr || communicator->size() == 1) return mine;
@@ -26,7 +26,10 @@ std::vector<double> gathered(Communicator* communicator, const std::vector<doubl
 StepSums sum_over_ranks(Communicator* communicator, const std::vector<LossTotals>& local, std::int64_t period,
                         const RankReport& report) {
   std::vector<double> mine = {static_cast<double>(report.signal), report.compute_seconds, report.wait_seconds};
-  for (const LossTotals& totals : local) mine.insert(mine.end(), {totals.loss_sum, totals.targets, totals.correct});
+  for (const LossTotals& totals : local) {
+    mine.insert(mine.end(),
+                {totals.loss_sum, totals.targets, totals.correct, totals.auxiliary_sum, totals.auxiliary_targets});
+  }
   const std::vector<double> all = gathered(communicator, mine);
 
   StepSums sums;
@@ -48,9 +51,10 @@ StepSums sum_over_ranks(Communicator* communicator, const std::vector<LossTotals
     for (std::size_t r = 0; r < ranks; ++r) {
       for (std::size_t i = first; i < first + turn; ++i) {
         const double* numbers = all.data() + r * mine.size() + kReportNumbers + i * kTotalNumbers;
-        const LossTotals totals{numbers[0], numbers[1], numbers[2]};
+        const LossTotals totals{numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]};
         sums.totals += totals;
         sums.mean_of_means += totals.mean() / micro_batches;
+        sums.auxiliary_mean_of_means += totals.auxiliary_mean() / micro_batches;
       }
     }
   }

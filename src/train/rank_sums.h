@@ -18,8 +18,8 @@ struct RankReport {
 
 struct StepSums {
   LossTotals totals;
-  double mean_of_means = 0;  // the mean over the micro-batches of their mean losses
-  int signal = 0;            // the largest of all ranks
+  double mean_of_means = 0, auxiliary_mean_of_means = 0;  // the mean over the micro-batches of their mean losses
+  int signal = 0;                                         // the largest of all ranks
   double slowest_seconds = 0, fastest_seconds = 0, longest_wait = 0;  // over the ranks
   int slowest_rank = 0;
 };

@@ -70,6 +70,11 @@ TrainerOptions trainer_options(const RunConfig& config, const Counts& counts, co
   const WatchedMetric metric = best_metric(config);
   options.best_metric = metric.name;
   options.greater_is_better = metric.greater_is_better;
+  if (options.best_metric == "eval_perplexity" && config.task != TaskName::kCausalLm) {
+    throw usage_error("a task's evaluation has no perplexity")
+        .at(config.source_of("metric_for_best_model"))
+        .mend("take accuracy or loss");
+  }
   if (options.best_metric != "eval_loss" && options.best_metric != "eval_accuracy" &&
       options.best_metric != "eval_perplexity") {
     throw usage_error(fmt::format("there is no metric '{}'", options.best_metric))
@@ -174,6 +179,19 @@ void load_best(const Trainer& trainer, Engine& engine) {
   }
   load_trained(engine.store(), *best);
   log_info("the best model is that of {}", best->string());
+}
+
+// What a task's head makes of a model that was trained for another one.
+void report_heads(const Model& model, const WeightMap& weights) {
+  for (const std::string& tensor : weights.left_out) log_info("'{}' is left out: this task does not use it", tensor);
+  for (const std::size_t fresh : weights.fresh) {
+    const std::int64_t added = model.added_rows(fresh);
+    if (added > 0 && !model.may_be_missing(fresh)) {
+      log_info("'{}' gets {} rows for new tokens", model.parameters()[fresh].name, added);
+    } else {
+      log_info("'{}' starts fresh: the model comes without it", model.parameters()[fresh].name);
+    }
+  }
 }
 
 LossScaleSettings loss_scale_settings(const RunConfig& config) {
@@ -331,7 +349,7 @@ int run_training(const RunConfig& settings, Device& device, const std::string& v
     output_lock.emplace(config.output_dir);
     check_output(config, store);
   }
-  if (config.eval_strategy != Interval::kNo && !evaluates(config)) {
+  if (config.eval_strategy != Interval::kNo && config.validation_files.empty() && config.validation_split == 0) {
     throw usage_error("eval_strategy asks for evaluations but there are no validation data")
         .mend("give --validation_files or --validation_split");
   }
@@ -339,11 +357,15 @@ int run_training(const RunConfig& settings, Device& device, const std::string& v
   fit_recompute(config, source, ceilings, device, communicator, shape);
   report_plan(source, shape, config, device, first);
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(tokenizer_path(config));
-  const RunData data = open_data(config, *tokenizer, source.model->vocab_size(), shape, communicator,
-                                 source.model->audio() ? &source : nullptr);
+  const RunData data = open_data(config, *tokenizer, source, shape, communicator);
   require_agreement(shared_inputs(source, *tokenizer, data), "give every rank the same files", communicator);
   const Counts counts = count_steps(config, data);
-  const TrainerOptions options = trainer_options(config, counts, data, version);
+  TrainerOptions options = trainer_options(config, counts, data, version);
+  if (!source.task.added_tokens.empty()) {
+    const std::filesystem::path extended = std::filesystem::path(config.output_dir) / "tokenizer";
+    if (first) write_extended_tokenizer(options.carry_from, extended, source.task.added_tokens);
+    options.carry_from = extended;
+  }
   const ScheduleSettings rate = schedule_settings(config, counts);
   const Schedule schedule = make_schedule(rate);
   std::optional<PlateauState> plateau;
@@ -353,6 +375,7 @@ int run_training(const RunConfig& settings, Device& device, const std::string& v
 
   Engine engine(device, *source.model, shape, &communicator);
   const WeightMap weights = start_weights(engine.store(), source, shape);
+  if (source.folder) report_heads(*source.model, weights);
   std::optional<std::filesystem::path> checkpoint;
   if (config.resume_from_checkpoint) checkpoint = find_checkpoint(*config.resume_from_checkpoint, store, communicator);
   std::optional<std::int64_t> resumed_step;
@@ -384,12 +407,19 @@ int run_training(const RunConfig& settings, Device& device, const std::string& v
   keep_alive.reset();
   const int status = trainer.run();
   keep_alive.emplace(communicator);
-  if (first) speaking->finish(speaking->last_step());
   if (status != 0) {
+    if (first) speaking->finish(speaking->last_step());
     communicator.barrier();
     return status;
   }
   if (config.load_best_model_at_end) load_best(trainer, engine);
+  if (data.test != nullptr) {
+    communicator.barrier();
+    keep_alive.reset();
+    trainer.evaluate_on([&](const Cursor& start) { return data.test_loader(start); }, "test");
+    keep_alive.emplace(communicator);
+  }
+  if (first) speaking->finish(speaking->last_step());
   save_model(config.output_dir, engine, source, weights, options.carry_from, &communicator);
   if (first && config.plot)
     write_plot(config, read_trainer_state(std::filesystem::path(config.output_dir) / "trainer_state.json"));

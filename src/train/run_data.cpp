@@ -11,42 +11,6 @@
 namespace convoy {
 namespace {
 
-SourceOptions source_options(const RunConfig& config, const std::string& key) {
-  SourceOptions options;
-  for (const std::filesystem::path& path : resolve_files(config, key)) options.paths.push_back(path.string());
-  switch (config.data_format) {
-    case DataFormat::kAuto:
-      options.format = SourceFormat::kAuto;
-      break;
-    case DataFormat::kJsonl:
-      options.format = SourceFormat::kJsonLines;
-      break;
-    case DataFormat::kText:
-      options.format = SourceFormat::kText;
-      break;
-    case DataFormat::kCsv:
-      options.format = SourceFormat::kCsv;
-      break;
-    case DataFormat::kTsv:
-      options.format = SourceFormat::kTsv;
-      break;
-  }
-  switch (config.text_mode) {
-    case TextMode::kFile:
-      options.text_unit = TextUnit::kFile;
-      break;
-    case TextMode::kParagraph:
-      options.text_unit = TextUnit::kParagraph;
-      break;
-    case TextMode::kLine:
-      options.text_unit = TextUnit::kLine;
-      break;
-  }
-  options.fields.text = config.text_field;
-  options.skip_bad_samples = config.skip_bad_samples;
-  return options;
-}
-
 // The format whose tokens the tokenizer has.
 std::optional<ChatFormat> recognise_chat_format(const Tokenizer& tokenizer) {
   const auto has = [&](const char* token) { return tokenizer.token_to_id(token).has_value(); };
@@ -112,8 +76,15 @@ std::filesystem::path cache_folder(const RunConfig& config) {
                           : std::filesystem::path(config.output_dir) / "cache";
 }
 
-EncodeSettings encode_settings(const RunConfig& config, const Tokenizer& tokenizer) {
+EncodeSettings encode_settings(const RunConfig& config, const Tokenizer& tokenizer, const TaskEncoding& task,
+                               std::int64_t sequence) {
   EncodeSettings settings;
+  if (task.kind != TaskEncoding::Kind::kNone) {
+    settings.task = task;
+    settings.task.sequence = sequence;
+    settings.append_eos = false;
+    return settings;
+  }
   settings.chat_template = chat_template(config);
   if (!settings.chat_template) settings.chat_format = chat_format(config, tokenizer);
   if (!tokenizer.eos_id()) {
@@ -128,7 +99,7 @@ EncodeSettings encode_settings(const RunConfig& config, const Tokenizer& tokeniz
 }  // namespace
 
 bool evaluates(const RunConfig& config) {
-  return !config.validation_files.empty() || config.validation_split > 0;
+  return !config.validation_files.empty() || config.validation_split > 0 || !config.test_files.empty();
 }
 
 namespace {
@@ -136,9 +107,13 @@ namespace {
 // Opens the files of a key, as tokens or as recordings.
 class DataOpener {
  public:
-  DataOpener(const RunConfig& config, const Tokenizer& tokenizer, std::int64_t vocab, const TrainShape& shape,
-             const ModelSource* hears)
-      : config_(config), tokenizer_(tokenizer), shape_(shape), hears_(hears) {
+  DataOpener(const RunConfig& config, const Tokenizer& tokenizer, const ModelSource& source, const TrainShape& shape)
+      : config_(config),
+        tokenizer_(tokenizer),
+        source_(source),
+        shape_(shape),
+        hears_(source.model->audio() ? &source : nullptr) {
+    const std::int64_t vocab = source.model->vocab_size();
     if (tokenizer.vocab_size() <= vocab) return;
     throw usage_error(
         fmt::format("the tokenizer has {} tokens, the model's vocabulary {}", tokenizer.vocab_size(), vocab))
@@ -149,7 +124,7 @@ class DataOpener {
   void make_encoder(std::optional<std::filesystem::path> folder, bool all_targets) {
     folder_ = std::move(folder);
     if (hears_ != nullptr) return;
-    EncodeSettings settings = encode_settings(config_, tokenizer_);
+    EncodeSettings settings = encode_settings(config_, tokenizer_, source_.task.encoding, shape_.seq);
     settings.all_targets = all_targets;
     encoder_.emplace(tokenizer_, std::move(settings));
   }
@@ -164,6 +139,7 @@ class DataOpener {
  private:
   const RunConfig& config_;
   const Tokenizer& tokenizer_;
+  const ModelSource& source_;
   const TrainShape& shape_;
   const ModelSource* hears_;
   std::optional<std::filesystem::path> folder_;
@@ -182,10 +158,16 @@ void split_off(const RunConfig& config, RunData& data) {
   data.validation_speech = data.train_speech;
 }
 
-void set_rows(const RunConfig& config, const TrainShape& shape, bool hears, RunData& data) {
+void set_rows(const RunConfig& config, const TrainShape& shape, const ModelSource& source, RunData& data) {
   data.rows.row_length = shape.seq;
-  data.rows.mode = hears ? RowMode::kPad : row_mode(config.packing);
+  data.rows.mode = source.model->audio() ? RowMode::kPad : row_mode(config.packing);
   data.rows.overlong = config.too_long == TooLong::kSplit ? Overlong::kSplit : Overlong::kTruncate;
+  if (source.task.encoding.kind != TaskEncoding::Kind::kNone) {
+    data.rows.parts = shape.rows_per_item;
+    data.rows.row_length = shape.seq * shape.rows_per_item;
+    data.rows.mode = RowMode::kPad;
+    data.rows.overlong = Overlong::kTruncate;
+  }
   data.loading.rows = config.per_device_train_batch_size;
   data.loading.accumulation = shape.accumulation;
   data.loading.world = shape.zero.world;
@@ -199,15 +181,17 @@ void set_rows(const RunConfig& config, const TrainShape& shape, bool hears, RunD
 
 }  // namespace
 
-RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, std::int64_t vocab, const TrainShape& shape,
-                  Communicator& communicator, const ModelSource* hears) {
-  DataOpener opener(config, tokenizer, vocab, shape, hears);
+RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, const ModelSource& source,
+                  const TrainShape& shape, Communicator& communicator) {
+  DataOpener opener(config, tokenizer, source, shape);
   opener.make_encoder(cache_folder(config), false);
   RunData data;
   const bool first = communicator.rank() == 0;
   if (!first) communicator.barrier();
   data.train = opener.open("train_files", data.train_speech);
   log_info("training data: {}", data.train->report().text());
+  // The first rank has tokenised all there is before the others look for it.
+  if (!config.test_files.empty()) data.test = opener.open("test_files", data.test_speech);
   if (!config.validation_files.empty()) {
     data.validation = opener.open("validation_files", data.validation_speech);
     if (first) communicator.barrier();
@@ -218,14 +202,13 @@ RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, std::int6
     if (first) communicator.barrier();
     split_off(config, data);
   }
-  set_rows(config, shape, hears != nullptr, data);
+  set_rows(config, shape, source, data);
   return data;
 }
 
-RunData open_evaluation_data(const RunConfig& config, const Tokenizer& tokenizer, std::int64_t vocab,
-                             const TrainShape& shape, bool all_targets, Communicator& communicator,
-                             const ModelSource* hears) {
-  DataOpener opener(config, tokenizer, vocab, shape, hears);
+RunData open_evaluation_data(const RunConfig& config, const Tokenizer& tokenizer, const ModelSource& source,
+                             const TrainShape& shape, bool all_targets, Communicator& communicator) {
+  DataOpener opener(config, tokenizer, source, shape);
   std::optional<std::filesystem::path> folder;
   if (config.cache_dir) folder = *config.cache_dir;
   opener.make_encoder(folder, all_targets);
@@ -241,7 +224,7 @@ RunData open_evaluation_data(const RunConfig& config, const Tokenizer& tokenizer
   }
   if (folder && first) communicator.barrier();
   log_info("data: {}", (data.validation ? data.validation : data.train)->report().text());
-  set_rows(config, shape, hears != nullptr, data);
+  set_rows(config, shape, source, data);
   return data;
 }
 
@@ -251,20 +234,32 @@ std::unique_ptr<Loader> RunData::training_loader(const Cursor& start) const {
   return std::make_unique<Loader>(train, train_documents, rows, options, start);
 }
 
-std::unique_ptr<Loader> RunData::validation_loader(const Cursor& start) const {
+std::unique_ptr<Loader> RunData::evaluation_loader(const std::shared_ptr<const TokenData>& data,
+                                                   const std::shared_ptr<const SpeechSource>& speech,
+                                                   const std::vector<DocumentId>& documents,
+                                                   const Cursor& start) const {
   LoaderOptions options = evaluation_options(loading);
   options.rows = eval_rows;
   options.accumulation = 1;
   options.period = 1;
-  if (validation_speech) options.complete = [source = validation_speech](Batch& batch) { source->complete(batch); };
-  return std::make_unique<Loader>(validation, validation_documents, rows, options, start);
+  if (speech) options.complete = [source = speech](Batch& batch) { source->complete(batch); };
+  return std::make_unique<Loader>(data, documents, rows, options, start);
+}
+
+std::unique_ptr<Loader> RunData::validation_loader(const Cursor& start) const {
+  return evaluation_loader(validation, validation_speech, validation_documents, start);
+}
+
+std::unique_ptr<Loader> RunData::test_loader(const Cursor& start) const {
+  return evaluation_loader(test, test_speech, all_documents(test->documents()), start);
 }
 
 std::string RunData::fingerprint() const {
   Hasher hasher;
   const TokenData& data = train ? *train : *validation;
-  hasher.add(fmt::format("{:016x} {} {} {} {} {} {}", data.key(), rows.row_length, name_of(rows.mode),
-                         name_of(rows.overlong), rows.window, loading.shuffle, loading.drop_last));
+  hasher.add(fmt::format("{:016x} {} {} {} {} {} {}{}", data.key(), rows.row_length, name_of(rows.mode),
+                         name_of(rows.overlong), rows.window, loading.shuffle, loading.drop_last,
+                         rows.parts > 0 ? fmt::format(" {}", rows.parts) : ""));
   hasher.add(std::as_bytes(std::span(train ? train_documents : validation_documents)));
   return hex64(hasher.value());
 }

@@ -78,8 +78,9 @@ Json results(const RunConfig& config, const EvaluateOptions& options, const Mode
   json["eval_tokens"] = sums.tokens;
   json["eval_targets"] = static_cast<std::int64_t>(sums.totals.targets);
   json["eval_loss"] = sums.loss();
-  json["eval_perplexity"] = std::exp(sums.loss());
+  if (source.model->task_head() == nullptr) json["eval_perplexity"] = std::exp(sums.loss());
   json["eval_accuracy"] = sums.accuracy();
+  if (source.model->task_head() != nullptr) return json;
   json["eval_bytes"] = sums.bytes;
   json["eval_words"] = sums.words;
   const double nats = sums.totals.loss_sum;
@@ -91,13 +92,14 @@ Json results(const RunConfig& config, const EvaluateOptions& options, const Mode
 
 void print_results(const Json& json, double seconds, int ranks, const EvaluationSums& sums) {
   const auto real = [&](const char* name) { return json.value(name, 0.0); };
+  const bool task = !json.contains("eval_perplexity");
   std::string text = fmt::format(
-      "{} samples, {} tokens, {} targets\n"
-      "loss             {:.6f} nats per token\n"
-      "perplexity       {:.4f}\n"
-      "accuracy         {:.2f}% of tokens\n",
-      sums.samples, sums.tokens, static_cast<std::int64_t>(sums.totals.targets), real("eval_loss"),
-      real("eval_perplexity"), 100 * real("eval_accuracy"));
+      "{} samples, {} tokens, {} {}\n"
+      "loss             {:.6f} nats per {}\n",
+      sums.samples, sums.tokens, static_cast<std::int64_t>(sums.totals.targets), task ? "decisions" : "targets",
+      real("eval_loss"), task ? "decision" : "token");
+  if (!task) text += fmt::format("perplexity       {:.4f}\n", real("eval_perplexity"));
+  text += fmt::format("accuracy         {:.2f}% of {}\n", 100 * real("eval_accuracy"), task ? "decisions" : "tokens");
   if (json.contains("eval_bits_per_byte"))
     text += fmt::format("bits per byte    {:.4f} ({} bytes)\n", real("eval_bits_per_byte"), sums.bytes);
   if (json.contains("eval_word_perplexity"))
@@ -133,6 +135,10 @@ int run_evaluation(const RunConfig& settings, const EvaluateOptions& options, De
   facts.emplace_back("the targets", options.all_targets ? "all" : "trained");
   require_agreement(facts, "start every rank with the same settings and program", communicator);
   const ModelSource source = open_model(config, false);
+  if (options.all_targets && source.model->task_head() != nullptr) {
+    throw usage_error("--targets all is for the next token: a task's samples have one answer each")
+        .mend("leave --targets out");
+  }
   if (options.all_targets && source.model->audio()) {
     throw usage_error("--targets all is for text: recordings are evaluated on their transcripts")
         .mend("leave --targets out");
@@ -140,8 +146,7 @@ int run_evaluation(const RunConfig& settings, const EvaluateOptions& options, De
   const TrainShape shape = evaluation_shape(config, source, rank, ranks);
   require_memory(source, shape, config, device);
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(tokenizer_path(config));
-  const RunData data = open_evaluation_data(config, *tokenizer, source.model->vocab_size(), shape, options.all_targets,
-                                            communicator, source.model->audio() ? &source : nullptr);
+  const RunData data = open_evaluation_data(config, *tokenizer, source, shape, options.all_targets, communicator);
   require_agreement(shared_inputs(source, *tokenizer, data), "give every rank the same files", communicator);
 
   Engine engine(device, *source.model, shape, &communicator);

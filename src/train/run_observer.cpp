@@ -113,6 +113,10 @@ void RunObserver::on_step(const StepResult& result) {
   LogRecord record = {
       {"loss", report.loss},   {"grad_norm", result.gradient_norm}, {"learning_rate", result.learning_rate},
       {"epoch", result.epoch}, {"accuracy", result.accuracy},       {"tokens_per_second", report.tokens_per_second}};
+  if (result.auxiliary_loss) {
+    record.emplace_back("task_loss", *result.task_loss);
+    record.emplace_back("lm_loss", *result.auxiliary_loss);
+  }
   if (flops_per_second > 0) record.emplace_back("flops_per_second", flops_per_second);
   if (report.share_of_ceiling) record.emplace_back("share_of_ceiling", *report.share_of_ceiling);
   if (gpu_) add_to(record, gpu_->take());
@@ -160,19 +164,31 @@ void RunObserver::print_details(const StepResult& result, bool due) {
 }
 
 void RunObserver::on_evaluation(const EvaluationResult& result) {
-  log({{"eval_loss", result.loss},
-       {"eval_perplexity", std::exp(result.loss)},
-       {"eval_accuracy", result.accuracy},
-       {"eval_targets", result.targets},
-       {"eval_runtime", result.seconds},
-       {"eval_samples_per_second", static_cast<double>(result.samples) / result.seconds},
-       {"eval_steps_per_second", static_cast<double>(result.batches) / result.seconds},
-       {"epoch", result.epoch}},
-      result.step);
-  progress_->message(fmt::format(
-      "evaluation at step {}: loss {:.4f}  perplexity {:.2f}  accuracy {:.1f}%  ({:.1f} s){}", result.step, result.loss,
-      std::exp(result.loss), 100 * result.accuracy, result.seconds, result.best ? "  best so far" : ""));
-  if (config_.early_stopping_patience > 0) {
+  const std::string p = result.data + "_";
+  LogRecord record = {{p + "loss", result.loss}};
+  std::string text = fmt::format("loss {:.4f}", result.loss);
+  if (!result.task) {
+    record.emplace_back(p + "perplexity", std::exp(result.loss));
+    text += fmt::format("  perplexity {:.2f}", std::exp(result.loss));
+  } else if (result.auxiliary_loss) {
+    record.emplace_back(p + "lm_loss", *result.auxiliary_loss);
+    text += fmt::format("  language model's {:.4f}", *result.auxiliary_loss);
+  }
+  record.insert(record.end(), {{p + "accuracy", result.accuracy},
+                               {p + "targets", result.targets},
+                               {p + "runtime", result.seconds},
+                               {p + "samples_per_second", static_cast<double>(result.samples) / result.seconds},
+                               {p + "steps_per_second", static_cast<double>(result.batches) / result.seconds},
+                               {"epoch", result.epoch}});
+  log(record, result.step);
+  text += fmt::format("  accuracy {:.1f}%", 100 * result.accuracy);
+  if (result.task) {
+    text +=
+        fmt::format(" ({} of {})", std::llround(result.accuracy * static_cast<double>(result.targets)), result.targets);
+  }
+  progress_->message(fmt::format("{} at step {}: {}  ({:.1f} s){}", result.data == "eval" ? "evaluation" : result.data,
+                                 result.step, text, result.seconds, result.best ? "  best so far" : ""));
+  if (result.data == "eval" && config_.early_stopping_patience > 0) {
     state_.early_stopping = TrainerState::EarlyStopping{config_.early_stopping_patience, result.without_progress,
                                                         config_.early_stopping_threshold};
   }

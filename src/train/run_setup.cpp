@@ -32,6 +32,8 @@ OptimizerKind optimizer_kind(OptimizerName name) {
       return OptimizerKind::kLion;
     case OptimizerName::kAdagrad:
       return OptimizerKind::kAdagrad;
+    case OptimizerName::kOpenAiAdam:
+      return OptimizerKind::kOpenAiAdam;
   }
   throw internal_error("an optimizer without a kernel");
 }
@@ -134,6 +136,13 @@ void choose_trained(const RunConfig& config, ModelSource& source) {
     return;
   }
   settings = lora_settings(config);
+  // A task's head that starts fresh is trained whole, as peft does for its task types.
+  for (const FileTensor& tensor : source.model->file_tensors()) {
+    if (source.model->task_head() == nullptr || !source.model->may_be_missing(tensor.parameter)) continue;
+    const std::string module = tensor.name.substr(0, tensor.name.rfind('.'));
+    auto& saved = settings.modules_to_save;
+    if (std::find(saved.begin(), saved.end(), module) == saved.end()) saved.push_back(module);
+  }
   source.model = add_lora(std::move(source.model), settings, config.source_of("lora_rank"));
   settings = resolved(settings, *source.model);
   const auto& adapters = lora_adapters(*source.model);
@@ -146,9 +155,13 @@ void choose_trained(const RunConfig& config, ModelSource& source) {
 
 ModelSource open_model(const RunConfig& config, bool training) {
   ModelSource source;
-  const ModelOptions options{config.rope_theta.value_or(0), config.train_pad_row, config.freeze_encoder};
+  ModelOptions options;
+  options.rope_theta = config.rope_theta.value_or(0);
+  options.train_pad_row = config.train_pad_row;
+  options.freeze_encoder = config.freeze_encoder;
   if (config.from_scratch) {
     source.config = read_model_config(config, source.where);
+    source.task = set_up_task(config, *source.config, source.where, options);
     source.model = make_model(*source.config, source.where, options);
     source.dtype = resolve_dtype(config, std::nullopt);
     source.stored = source.dtype;
@@ -160,6 +173,7 @@ ModelSource open_model(const RunConfig& config, bool training) {
   source.folder = std::make_unique<ModelFolder>(*config.model);
   source.config = std::make_unique<Json>(source.folder->config());
   source.where = (source.folder->folder() / "config.json").string();
+  source.task = set_up_task(config, *source.config, source.where, options);
   source.model = make_model(*source.config, source.where, options);
   source.stored = stored_dtype(match_folder(*source.model, *source.folder));
   source.dtype = training || config.dtype ? resolve_dtype(config, source.stored) : source.stored;
@@ -180,10 +194,14 @@ std::int64_t sequence_length(const RunConfig& config, const Model& model) {
 
 TrainShape train_shape(const RunConfig& config, const ModelSource& source, bool evaluates, int rank, int ranks) {
   TrainShape shape;
-  shape.rows = config.per_device_train_batch_size;
+  if (config.task == TaskName::kMultipleChoice) {
+    shape.rows_per_item = config.num_choices;
+    shape.auxiliary_weight = config.lm_coef;
+  }
+  shape.rows = config.per_device_train_batch_size * shape.rows_per_item;
   shape.seq = sequence_length(config, *source.model);
   shape.accumulation = config.gradient_accumulation_steps;
-  shape.eval_rows = evaluates ? config.per_device_eval_batch_size : 0;
+  shape.eval_rows = evaluates ? config.per_device_eval_batch_size * shape.rows_per_item : 0;
   shape.dtype = source.dtype;
   shape.recompute = recompute_mode(config.recompute);
   shape.deterministic = config.deterministic;

@@ -10,6 +10,7 @@
 #include "models/model.h"
 #include "plan/memory_report.h"
 #include "plan/program_set.h"
+#include "train/run_task.h"
 
 namespace convoy {
 
@@ -24,6 +25,7 @@ struct ModelSource {
   // With LoRA: adapter_config.json, and the adapter to start from (empty: a new one).
   std::unique_ptr<Json> adapter;
   std::filesystem::path adapter_from;
+  TaskSetup task;  // what of it a task has added
 };
 
 // Reads config.json, and of the weights only their headers. Throws usage and data errors. Without `training`, the dtype

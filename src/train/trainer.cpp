@@ -122,11 +122,14 @@ StepResult Trainer::train_step() {
   for (const Batch& batch : step->micro_batches) {
     // The gradient of the mean over the whole global batch's targets, however it is cut; or of the mean of micro-batch
     // means.
-    const auto targets =
-        static_cast<double>(options_.micro_batch_average ? std::max<std::int64_t>(batch.target_count, 1)
-                                                         : std::max<std::int64_t>(step->global_targets, 1));
-    const double scale = options_.micro_batch_average ? 1.0 / (targets * micro_batches) : 1.0 / targets;
-    engine_.start_micro_step(view(batch), scale * loss_scale);
+    const auto share = [&](std::int64_t of_batch, std::int64_t of_step) {
+      const auto count =
+          static_cast<double>(std::max<std::int64_t>(options_.micro_batch_average ? of_batch : of_step, 1));
+      return loss_scale / (options_.micro_batch_average ? count * micro_batches : count);
+    };
+    const double of_tokens = share(batch.target_count, step->global_targets);
+    const double of_items = share(static_cast<std::int64_t>(batch.samples.size()), step->global_samples);
+    engine_.start_micro_step(view(batch), has_task() ? of_items : of_tokens, auxiliary_weight() * of_tokens);
   }
   StepResult report;
   report.learning_rate = plateau_ ? plateau_->learning_rate() : schedule_.at(state_.schedule_step);
@@ -158,6 +161,11 @@ StepResult Trainer::train_step() {
   report.max_steps = options_.max_steps;
   report.epoch = epoch_position();
   report.loss = options_.micro_batch_average ? sums.mean_of_means : sums.totals.mean();
+  if (auxiliary_weight() != 0) {
+    report.task_loss = report.loss;
+    report.auxiliary_loss = options_.micro_batch_average ? sums.auxiliary_mean_of_means : sums.totals.auxiliary_mean();
+    report.loss += auxiliary_weight() * *report.auxiliary_loss;
+  }
   report.accuracy = sums.totals.targets > 0 ? sums.totals.correct / sums.totals.targets : 0;
   report.slowest_rank = sums.slowest_rank;
   report.slowest_seconds = sums.slowest_seconds;
@@ -188,10 +196,10 @@ void Trainer::check_numbers(const StepResult& report) {
       .mend("lower the learning rate, warm up longer, train in f32 or bf16, or look at the data of these steps");
 }
 
-EvaluationResult Trainer::evaluate() {
-  check(evaluation_ != nullptr, "no evaluation data");
+EvaluationResult Trainer::evaluate(const MakeLoader& data) {
+  check(data != nullptr, "no evaluation data");
   const Stopwatch watch;
-  const std::unique_ptr<Loader> loader = evaluation_({});
+  const std::unique_ptr<Loader> loader = data({});
   const EvaluationSums sums = evaluate_all(engine_, *loader, communicator_);
   EvaluationResult report;
   report.step = state_.step;
@@ -201,6 +209,8 @@ EvaluationResult Trainer::evaluate() {
   report.targets = static_cast<std::int64_t>(sums.totals.targets);
   report.samples = sums.samples;
   report.batches = sums.batches;
+  report.task = has_task();
+  if (auxiliary_weight() != 0) report.auxiliary_loss = sums.totals.auxiliary_mean();
   report.seconds = watch.seconds();
   return report;
 }
@@ -211,8 +221,14 @@ bool Trainer::is_better(double value, const std::optional<BestMetric>& than, dou
   return (options_.greater_is_better ? value - than->value : than->value - value) > by;
 }
 
+void Trainer::evaluate_on(const MakeLoader& data, const std::string& name) {
+  EvaluationResult report = evaluate(data);
+  report.data = name;
+  observer_.on_evaluation(report);
+}
+
 void Trainer::evaluate_now(bool counts) {
-  EvaluationResult report = evaluate();
+  EvaluationResult report = evaluate(evaluation_);
   report.watched = options_.best_metric == "eval_accuracy"     ? report.accuracy
                    : options_.best_metric == "eval_perplexity" ? std::exp(report.loss)
                                                                : report.loss;

@@ -19,11 +19,12 @@ namespace convoy {
 struct StepResult {
   std::int64_t step = 0;  // 1-based
   std::int64_t max_steps = 0;
-  double epoch = 0;          // epochs passed, with the part of the present one
-  double loss = 0;           // mean over the targets of the global batch
-  double accuracy = 0;       // share of targets that were the most likely token
-  double learning_rate = 0;  // the one used
-  double gradient_norm = 0;  // before clipping
+  double epoch = 0;     // epochs passed, with the part of the present one
+  double loss = 0;      // mean over the targets of the global batch; with an auxiliary loss, the weighted sum
+  double accuracy = 0;  // share of targets that were the most likely token, alternative or class
+  std::optional<double> task_loss, auxiliary_loss;  // the parts of that sum
+  double learning_rate = 0;                         // the one used
+  double gradient_norm = 0;                         // before clipping
   bool skipped = false;
   std::int64_t tokens = 0;  // of the global batch, without padding
   double seconds = 0;       // of the step
@@ -37,6 +38,9 @@ struct StepResult {
 };
 
 struct EvaluationResult {
+  std::string data = "eval";             // what it was made on: the prefix of its figures ("eval", "test")
+  bool task = false;                     // of a task's head: the loss is not one per token
+  std::optional<double> auxiliary_loss;  // the language model's, where the task's loss is beside it
   std::int64_t step = 0;
   double epoch = 0;
   double loss = 0;
@@ -103,9 +107,11 @@ class Trainer {
   // Trains to the end. Returns 0, or 128 + the signal number that ended it early after a clean save.
   int run();
   // Mean loss over the evaluation data.
-  EvaluationResult evaluate();
+  EvaluationResult evaluate(const MakeLoader& data);
 
   const TrainingState& state() const { return state_; }
+  // Evaluates on other data than those of the run's evaluations, and tells the observer.
+  void evaluate_on(const MakeLoader& data, const std::string& name);
   std::optional<std::filesystem::path> best_checkpoint() const;
 
  private:
@@ -119,6 +125,8 @@ class Trainer {
   void finish_save(bool wait);
   void start_trace();
   void end_trace();
+  bool has_task() const { return engine_.model().task_head() != nullptr; }
+  double auxiliary_weight() const { return engine_.shape().auxiliary_weight; }
   int ranks() const { return communicator_ == nullptr ? 1 : communicator_->size(); }
   bool should_stop_early() const;
   double epoch_position() const;

@@ -77,8 +77,9 @@ WeightMap load_weights(ParameterStore& store, const ModelFolder& folder) {
               "meant");
     }
   }
+  for (const std::size_t parameter : map.fresh) store.initialize_fresh(parameter);
   for (const StoredBinding& binding : map.bindings) {
-    if (binding.carried) continue;
+    if (binding.carried || !folder.contains(binding.stored.name)) continue;
     store.set_rows(binding.parameter, binding.first_row, binding.stored.spec.dtype,
                    folder.tensor(binding.stored.name).bytes);
   }

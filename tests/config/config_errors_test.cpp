@@ -53,7 +53,7 @@ TEST(ConfigErrors, Choices) {
   EXPECT_EQ(text_error("packing: pak"),
             "`packing` must be one of pack, pad, concat, not 'pak', did you mean 'pack'? [run.yaml:1]");
   EXPECT_EQ(text_error("optim: adamw_trch"),
-            "`optim` must be one of adamw, adam, sgd, lion, adagrad, not 'adamw_trch' [run.yaml:1]");
+            "`optim` must be one of adamw, adam, sgd, lion, adagrad, openai_adam, not 'adamw_trch' [run.yaml:1]");
   EXPECT_EQ(
       text_error("optim: adafactor"),
       "`optim`: 'adafactor' is not supported [run.yaml:1]; use optim: adamw, or lion, whose state is half as large");

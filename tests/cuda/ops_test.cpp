@@ -203,7 +203,7 @@ TEST_F(CudaOps, NormAndOptimizer) {
   compare(made(NormOfSums{blocks, 1.0}), {sums, scalars}, 1e-9);
   Input norm{"norm", {DType::kF64, {kNormStatistics}}, {2, 0, 0.7, 0}};
   for (const auto kind : {OptimizerKind::kAdamW, OptimizerKind::kAdam, OptimizerKind::kSgd, OptimizerKind::kLion,
-                          OptimizerKind::kAdagrad}) {
+                          OptimizerKind::kAdagrad, OptimizerKind::kOpenAiAdam}) {
     OptimizerSettings settings;
     settings.kind = kind;
     settings.momentum = kind == OptimizerKind::kSgd ? 0.9 : 0;

@@ -7,12 +7,14 @@
 #include "graph/ops/activation.h"
 #include "graph/ops/attention.h"
 #include "graph/ops/columns.h"
+#include "graph/ops/cross_entropy.h"
 #include "graph/ops/elementwise.h"
 #include "graph/ops/embedding.h"
 #include "graph/ops/linear.h"
 #include "graph/ops/linear_cross_entropy.h"
 #include "graph/ops/norm.h"
 #include "graph/ops/rotary.h"
+#include "graph/ops/select_rows.h"
 #include "passes/differentiate.h"
 #include "support/graph_runner.h"
 
@@ -114,6 +116,19 @@ TEST_F(Gradients, Dropout) {
                               return g.add_op(Dropout{0.4f, 3, 2}, {x, keys})[0];
                             },
                             {"x"}});
+}
+
+TEST_F(Gradients, SelectRows) {
+  for (const bool another : {false, true}) {  // another use of x, whose gradient is added into
+    check_gradients(device_, {[&](Graph& g, Tensors& t) {
+                                Builder b{g, t};
+                                const ValueId x = b.floats("x", {6, 9});
+                                const ValueId rows = b.ints("rows", {4, 0, 4, 1, 2, 5});
+                                const ValueId chosen = g.add_op(SelectRows{}, {x, rows})[0];
+                                return another ? g.add_op(Add{}, {x, chosen})[0] : chosen;
+                              },
+                              {"x"}});
+  }
 }
 
 TEST_F(Gradients, RmsNorm) {
@@ -252,6 +267,39 @@ TEST_F(Gradients, LinearCrossEntropy) {
           EXPECT_NEAR(0.5 * (loss(plus) - loss(minus)) / 2e-5, gradient[i], 1e-7) << name << i;
         }
       }
+    }
+  }
+}
+
+TEST_F(Gradients, CrossEntropyOfClassesAndChoices) {
+  for (const std::int64_t width : {3, 1}) {  // scores side by side, or one below the other
+    Graph forward;
+    Tensors t;
+    Builder b{forward, t};
+    const ValueId x = b.floats("x", {12 / width, width});
+    const ValueId y = forward.add_op(CrossEntropy{3}, {x, b.ints("labels", {2, -1, 0, 1})})[0];
+    forward.outputs = {y};
+    const Tensors plain = run_graph(device_, forward, t);
+    EXPECT_EQ(plain.at("out0")[kTargetCount], 3);
+    int correct = 0;
+    for (const auto& [item, label] : {std::pair<std::size_t, std::size_t>{0, 2}, {2, 0}, {3, 1}}) {
+      const auto begin = t["x"].begin() + static_cast<std::ptrdiff_t>(item * 3);
+      correct += std::max_element(begin, begin + 3) == begin + static_cast<std::ptrdiff_t>(label) ? 1 : 0;
+    }
+    EXPECT_EQ(plain.at("out0")[kCorrectCount], correct);
+    Graph graph = forward;
+    const ValueId scale = graph.add_source(Role::kBatch, "scale", {DType::kF64, {1}});
+    differentiate(graph, {{{y, scale}}, {x}, false});
+    Tensors at = t;
+    at["scale"] = {0.25};
+    const std::vector<double> gradient = run_graph(device_, graph, at).at("grad.x");
+    for (std::size_t i = 0; i < gradient.size(); ++i) {
+      Tensors plus = t, minus = t;
+      plus["x"][i] += 1e-5;
+      minus["x"][i] -= 1e-5;
+      const double change = run_graph(device_, forward, plus).at("out0")[kLossSum] -
+                            run_graph(device_, forward, minus).at("out0")[kLossSum];
+      EXPECT_NEAR(0.25 * change / 2e-5, gradient[i], 1e-8) << i;
     }
   }
 }

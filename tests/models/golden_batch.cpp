@@ -27,10 +27,14 @@ std::vector<double> floats(const SafetensorsFile& file, const std::string& name)
 }
 
 GoldenBatch read_batch(const SafetensorsFile& io) {
-  GoldenBatch batch;
   const Shape shape = io.find("input_ids").spec.shape;
-  batch.rows = shape[0];
-  batch.seq = shape[1];
+  return read_batch(io, shape[0], shape[1]);
+}
+
+GoldenBatch read_batch(const SafetensorsFile& io, std::int64_t rows, std::int64_t seq) {
+  GoldenBatch batch;
+  batch.rows = rows;
+  batch.seq = seq;
   const auto ids = integers(io, "input_ids");
   const auto labels = integers(io, "labels");
   for (std::int64_t r = 0; r < batch.rows; ++r) {

@@ -28,6 +28,7 @@ std::vector<std::int64_t> integers(const SafetensorsFile& file, const std::strin
 std::vector<double> floats(const SafetensorsFile& file, const std::string& name);
 // The shift of a causal model: the target at t is label t+1 of the same row. Padding comes after the text.
 GoldenBatch read_batch(const SafetensorsFile& io);
+GoldenBatch read_batch(const SafetensorsFile& io, std::int64_t rows, std::int64_t seq);
 // The same with what the model hears; its text alone for models of text.
 GoldenBatch read_batch(const SafetensorsFile& io, const Model& model, const Json& config);
 TrainShape shape_for(const GoldenBatch& batch, const Json& settings, DType dtype);

@@ -147,7 +147,8 @@ TEST_P(Golden, Logits) {
 INSTANTIATE_TEST_SUITE_P(SpeechModels, Golden, ::testing::Values("whisper", "glmasr"),
                          [](const auto& test) { return test.param; });
 INSTANTIATE_TEST_SUITE_P(TextModels, Golden,
-                         ::testing::Values("llama", "llama_rope3", "qwen2", "qwen3", "glm", "glm4", "gpt2"),
+                         ::testing::Values("llama", "llama_rope3", "qwen2", "qwen3", "glm", "glm4", "gpt2",
+                                           "openai_gpt"),
                          [](const auto& test) { return test.param; });
 
 TEST(GoldenBf16, LossAndNormLieInTheNeighbourhood) {

@@ -146,6 +146,20 @@ TEST(Schedule, WarmupStableDecayShapes) {
   EXPECT_NEAR(at(R"({"num_decay_steps": 10, "num_stable_steps": 20, "min_lr_ratio": 0.1})", 60), 0.1, 1e-15);
 }
 
+// Of finetune-transformer-lm: 138 updates and a warm-up of 0.002 of them, that is of one.
+TEST(Schedule, WarmupLinear) {
+  const Schedule short_warmup = make_schedule(settings("warmup_linear", 6.25e-5, 1, 138));
+  EXPECT_EQ(short_warmup.at(0), 0);
+  EXPECT_NEAR(short_warmup.at(1), 6.25e-5 * 137 / 138, 1e-15);
+  EXPECT_NEAR(short_warmup.at(69), 6.25e-5 / 2, 1e-15);
+  const Schedule schedule = make_schedule(settings("warmup_linear", 1, 20, 100));
+  EXPECT_NEAR(schedule.at(10), 0.5 * 0.9, 1e-15);
+  EXPECT_NEAR(schedule.at(20), 0.8, 1e-15);
+  EXPECT_NEAR(schedule.at(99), 0.01, 1e-15);
+  EXPECT_EQ(schedule.at(100), 0);
+  EXPECT_EQ(make_schedule(settings("warmup_linear", 1, 0, 10)).at(0), 1);
+}
+
 TEST(Schedule, InverseRootTimescales) {
   const Schedule given = make_schedule(settings("inverse_sqrt", 1, 10, 100, R"({"timescale": 40})"));
   EXPECT_NEAR(given.at(10), 1, 1e-15);
@@ -161,7 +175,7 @@ TEST(Schedule, StaysBetweenZeroAndThePeak) {
       {"warmup_stable_decay", R"({"num_decay_steps": 0})"},
       {"LRRangeTest", R"({"lr_range_test_min_lr": 1e-6, "lr_range_test_step_rate": 1e-3})"},
       {"OneCycle", R"({"cycle_min_lr": 1e-5, "cycle_max_lr": 1e-3, "cycle_momentum": false})"}};
-  ASSERT_EQ(schedule_types().size(), 16u);
+  ASSERT_EQ(schedule_types().size(), 17u);
   for (const std::string& type : schedule_types()) {
     const auto own = std::find_if(parameters.begin(), parameters.end(), [&](const auto& p) { return p.first == type; });
     for (const std::int64_t total : {1, 2, 7, 100}) {

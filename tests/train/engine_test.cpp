@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -69,8 +70,11 @@ TrainShape small_shape() {
 }
 
 class Families : public ::testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(All, Families, ::testing::ValuesIn(tiny_families()),
-                         [](const auto& test) { return test.param; });
+INSTANTIATE_TEST_SUITE_P(All, Families, ::testing::ValuesIn(tiny_families()), [](const auto& test) {
+  std::string name = test.param;
+  std::replace(name.begin(), name.end(), '-', '_');  // as GoogleTest wants
+  return name;
+});
 
 TEST_P(Families, SameBitsForAnyNumberOfThreads) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -147,6 +151,59 @@ TEST(Engine, SumsMicroBatchesByAFixedTree) {
   }
 }
 
+// finetune-transformer-lm's rule from its formula: eps beside the uncorrected root, and a decay that the corrections
+// scale.
+TEST(Engine, OpenAiAdamFollowsItsFormula) {
+  const std::unique_ptr<Device> owned = testing::test_device();
+  const auto model = make_model(tiny_config("openai-gpt"), "test");
+  TrainShape shape = small_shape();
+  shape.accumulation = 1;
+  shape.dtype = DType::kF32;
+  shape.optimizer.kind = OptimizerKind::kOpenAiAdam;
+  shape.optimizer.eps = 1e-3;  // large enough to matter
+  shape.max_grad_norm = 0.01;  // clips
+  Engine engine(*owned, *model, shape);
+  engine.store().initialize(5);
+  const auto batch = random_batch(shape.rows, shape.seq, kVocab);
+  const auto weight = [&](std::size_t p) {
+    return testing::from_bytes(DType::kF32, engine.store().rows(p, 0, model->parameters()[p].shape[0], DType::kF32));
+  };
+  const std::size_t count = model->parameters().size();
+  std::vector<std::vector<double>> w(count), m(count), v(count);
+  for (std::size_t p = 0; p < count; ++p) {
+    w[p] = weight(p);
+    m[p].assign(w[p].size(), 0);
+    v[p].assign(w[p].size(), 0);
+  }
+  const double lr = 1e-2, b1 = shape.optimizer.beta1, b2 = shape.optimizer.beta2;
+  for (int step = 1; step <= 3; ++step) {
+    engine.micro_step(batch.view(), 0.01);
+    std::vector<std::vector<double>> g;
+    double squares = 0;
+    for (std::size_t p = 0; p < count; ++p) {
+      g.push_back(testing::from_bytes(DType::kF32, engine.gradient(p)));
+      for (const double each : g.back()) squares += each * each;
+    }
+    ASSERT_GT(std::sqrt(squares), shape.max_grad_norm);
+    engine.update(lr, step);
+    const double rate = lr * std::sqrt(1 - std::pow(b2, step)) / (1 - std::pow(b1, step));
+    for (std::size_t p = 0; p < count; ++p) {
+      const bool decays = model->parameters()[p].shape.rank() > 1;
+      double worst = 0;
+      const std::vector<double> now = weight(p);
+      for (std::size_t i = 0; i < now.size(); ++i) {
+        const double clipped = g[p][i] * shape.max_grad_norm / std::sqrt(squares);
+        m[p][i] = b1 * m[p][i] + (1 - b1) * clipped;
+        v[p][i] = b2 * v[p][i] + (1 - b2) * clipped * clipped;
+        w[p][i] -= rate * (m[p][i] / (std::sqrt(v[p][i]) + shape.optimizer.eps) +
+                           (decays ? shape.weight_decay * w[p][i] : 0.0));
+        worst = std::max(worst, std::abs(w[p][i] - now[i]));
+      }
+      EXPECT_LT(worst, 1e-6) << model->parameters()[p].name << " step " << step;
+    }
+  }
+}
+
 // Statistics are read when somebody asks for them: in the order of starting, once each, and as many as there are.
 TEST(Engine, StartedStepsGiveTheNumbersOfOnesThatAreWaitedFor) {
   const std::unique_ptr<Device> owned_device = testing::test_device();
@@ -206,7 +263,7 @@ TEST(Engine, EveryOptimizerAndDTypeLowersTheLoss) {
   const std::unique_ptr<Device> owned_device = testing::test_device();
   Device& device = *owned_device;
   for (const OptimizerKind kind : {OptimizerKind::kAdamW, OptimizerKind::kAdam, OptimizerKind::kSgd,
-                                   OptimizerKind::kLion, OptimizerKind::kAdagrad}) {
+                                   OptimizerKind::kLion, OptimizerKind::kAdagrad, OptimizerKind::kOpenAiAdam}) {
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
       const auto model = make_model(tiny_config("qwen3"), "test");
       TrainShape shape = small_shape();
@@ -242,7 +299,12 @@ TEST_P(Families, PlannedBytesEqualTheHighWaterMark) {
           shape.seq = seq;
           shape.eval_rows = 2;
           testing::set_audio(GetParam(), shape);
-          const auto model = make_model(tiny_config(GetParam()), "test");
+          ModelOptions options;  // one of the shapes with another head, where there is one
+          if (GetParam() == "openai-gpt" && rows == 3) {
+            options.head = ModelOptions::Head::kChoice;
+            shape.auxiliary_weight = 0.5;
+          }
+          const auto model = make_model(tiny_config(GetParam()), "test", options);
           const std::unique_ptr<Device> owned_planner = testing::test_device();
           Device& planner = *owned_planner;
           const ProgramSet set = make_programs(*model, shape, planner);

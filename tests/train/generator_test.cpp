@@ -80,8 +80,11 @@ TEST_P(Families, TextsWithCacheEqualThoseWithout) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Generation, Families, ::testing::ValuesIn(tiny_text_families()),
-                         [](const auto& test) { return test.param; });
+INSTANTIATE_TEST_SUITE_P(Generation, Families, ::testing::ValuesIn(tiny_text_families()), [](const auto& test) {
+  std::string name = test.param;
+  std::replace(name.begin(), name.end(), '-', '_');  // as GoogleTest wants
+  return name;
+});
 
 TEST(Generator, EndsWhereItShould) {
   const std::unique_ptr<Device> device = testing::test_device();

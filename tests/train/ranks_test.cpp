@@ -29,6 +29,7 @@ constexpr std::int64_t kVocab = 97;
 
 struct Case {
   std::string family = "qwen2";
+  ModelOptions::Head head = ModelOptions::Head::kLanguageModel;
   std::int64_t micro_batches = 4;  // of the global batch
   int steps = 3;
   TrainShape shape;
@@ -52,8 +53,11 @@ TrainShape small_shape() {
 std::string train(Case what, Communicator& communicator) {
   set_threads(1);
   CpuDevice device;
-  auto model = make_model(tiny_config(what.family), "test");
+  ModelOptions options;
+  options.head = what.head;
+  auto model = make_model(tiny_config(what.family), "test", options);
   if (what.lora) model = add_lora(std::move(model), *what.lora, "test");
+  const bool choice = what.head == ModelOptions::Head::kChoice;
   TrainShape shape = what.shape;
   testing::set_audio(what.family, shape);
   shape.zero.world = communicator.size();
@@ -72,11 +76,15 @@ std::string train(Case what, Communicator& communicator) {
     std::vector<LossTotals> totals;
     for (std::int64_t i = 0; i < shape.accumulation; ++i) {
       const auto& batch = batches[static_cast<std::size_t>(shape.global_micro_batch(i))];
-      totals.push_back(engine.micro_step(batch.view(), 1.0 / static_cast<double>(targets)));
+      const double of_tokens = 1.0 / static_cast<double>(targets);
+      const double of_items = 1.0 / static_cast<double>(what.micro_batches * shape.rows);
+      totals.push_back(
+          engine.micro_step(batch.view(), choice ? of_items : of_tokens, shape.auxiliary_weight * of_tokens));
     }
     const UpdateResult update = engine.update(1e-2, step + 1);
     const StepSums sums = sum_over_ranks(&communicator, totals, shape.reduce_period());
-    text += fmt::format("{:a} {:a} {}\n", sums.totals.mean(), update.gradient_norm, update.skipped);
+    text += fmt::format("{:a} {:a} {} {:a}\n", sums.totals.mean(), update.gradient_norm, update.skipped,
+                        sums.totals.auxiliary_mean());
   }
   const auto& eval_batch = random_batch(shape.eval_rows, shape.seq, kVocab, 100 + communicator.rank());
   text += fmt::format("{:a}\n", communicator.rank() == 0 ? engine.evaluate(eval_batch.view()).mean()
@@ -109,6 +117,29 @@ TEST(Layouts, EveryStageAndWorldGivesTheBitsOfOneRank) {
         EXPECT_EQ(train_on(what, ranks), alone) << name_of(dtype) << " stage " << stage << " ranks " << ranks;
       }
     }
+  }
+}
+
+TEST(Layouts, AChoiceWithItsAuxiliaryLossGivesTheBitsOfOneRank) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    Case what;
+    what.family = "openai-gpt";
+    what.head = ModelOptions::Head::kChoice;
+    what.shape = small_shape();
+    what.shape.rows = 2;
+    what.shape.dtype = dtype;
+    what.shape.auxiliary_weight = 0.5;
+    what.shape.optimizer.kind = OptimizerKind::kOpenAiAdam;
+    const std::string alone = train_on(what, 1);
+    ASSERT_FALSE(alone.empty());
+    for (const int ranks : {2, 4}) {
+      for (int stage = 0; stage <= 3; ++stage) {
+        what.shape.zero.stage = stage;
+        EXPECT_EQ(train_on(what, ranks), alone) << name_of(dtype) << " stage " << stage << " ranks " << ranks;
+      }
+    }
+    what.shape.auxiliary_weight = 0;
+    EXPECT_NE(train_on(what, 1), alone);
   }
 }
 

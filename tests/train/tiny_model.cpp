@@ -7,7 +7,7 @@
 namespace convoy::testing {
 
 std::vector<std::string> tiny_families() {
-  return {"llama", "qwen2", "qwen3", "glm", "glm4", "chatglm", "gpt2", "whisper", "glmasr"};
+  return {"llama", "qwen2", "qwen3", "glm", "glm4", "chatglm", "gpt2", "openai-gpt", "whisper", "glmasr"};
 }
 
 std::vector<std::string> tiny_text_families() {
@@ -17,8 +17,8 @@ std::vector<std::string> tiny_text_families() {
 }
 
 Json tiny_config(const std::string& family) {
-  if (family == "gpt2") {
-    return {{"model_type", "gpt2"}, {"vocab_size", 97}, {"n_embd", 32},
+  if (family == "gpt2" || family == "openai-gpt") {
+    return {{"model_type", family}, {"vocab_size", 97}, {"n_embd", 32},
             {"n_layer", 2},         {"n_head", 4},      {"n_positions", 64}};
   }
   if (family == "whisper") {
@@ -89,6 +89,13 @@ RandomBatch random_batch(std::int64_t rows, std::int64_t seq, std::int64_t vocab
       const std::int32_t place = t - static_cast<std::int32_t>(seq / 2);
       batch.audio_rows.push_back(place >= 0 && place < 2 ? static_cast<std::int32_t>(2 * r) + place : -1);
     }
+    for (std::uint64_t alternative = 0; alternative < 2; ++alternative) {
+      const auto half = static_cast<std::uint64_t>(seq / 2);
+      batch.head_rows.push_back(
+          static_cast<std::int32_t>(r * seq + static_cast<std::int64_t>(alternative * half + random.below(half))));
+      batch.head_keys.push_back(static_cast<std::uint64_t>(first_row + r) + 1);
+    }
+    batch.head_labels.push_back(static_cast<std::int32_t>(random.below(2)));
     for (std::int64_t i = 0; i < kAudioWindows * kAudioFrames * kMelBins; ++i)
       batch.features.push_back(2 * static_cast<float>(random.uniform()) - 1);
   }

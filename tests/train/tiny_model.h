@@ -23,11 +23,16 @@ void set_audio(const std::string& family, TrainShape& shape);
 struct RandomBatch {
   std::vector<std::int32_t> ids, targets, positions, seq_start;
   std::vector<std::uint64_t> keys;
+  // A decision for each row, between two of its tokens.
+  std::vector<std::int32_t> head_rows, head_labels;
+  std::vector<std::uint64_t> head_keys;
   std::int64_t target_count = 0;
   // For models that hear; others do not look.
   std::vector<float> features;
   std::vector<std::int32_t> audio_rows;
-  BatchView view() const { return {ids, targets, positions, seq_start, keys, features, audio_rows}; }
+  BatchView view() const {
+    return {ids, targets, positions, seq_start, keys, features, audio_rows, head_rows, head_labels, head_keys};
+  }
 };
 
 // Rows of packed documents of random lengths, some targets missing. `first_row` numbers the rows, so that a batch of 4

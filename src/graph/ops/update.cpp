@@ -42,6 +42,8 @@ std::string_view name_of(OptimizerKind kind) {
       return "lion";
     case OptimizerKind::kAdagrad:
       return "adagrad";
+    case OptimizerKind::kOpenAiAdam:
+      return "openai_adam";
   }
   return "?";
 }
@@ -50,6 +52,7 @@ int moment_count(OptimizerKind kind, double momentum) {
   switch (kind) {
     case OptimizerKind::kAdamW:
     case OptimizerKind::kAdam:
+    case OptimizerKind::kOpenAiAdam:
       return 2;
     case OptimizerKind::kSgd:
       return momentum != 0 ? 1 : 0;

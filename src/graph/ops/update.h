@@ -32,15 +32,17 @@ enum NormStatistic : std::int64_t { kNorm = 0, kNonFinite = 1, kGradientFactor =
 
 // (block sums f64[blocks + 1], scalars f64[kUpdateScalars]) → f64[4]: the global L2 norm of the gradients times
 // scalars[kUnscale] (a fixed tree over each tensor's blocks, then over the tensors), whether any element is not finite,
-// and the factor that the optimizer multiplies gradients with: kUnscale · min(1, max_norm / (norm + 1e-6)), without
-// clipping where max_norm is 0.
+// and the factor that the optimizer multiplies gradients with: kUnscale · min(1, max_norm / (norm + epsilon)), without
+// clipping where max_norm is 0. torch's clip_grad_norm_ has an epsilon of 1e-6, TensorFlow's clip_by_global_norm none.
 struct NormOfSums final : Op {
-  NormOfSums(std::vector<std::int64_t> blocks, double limit) : tensor_blocks(std::move(blocks)), max_norm(limit) {}
+  NormOfSums(std::vector<std::int64_t> blocks, double limit, double added = 1e-6)
+      : tensor_blocks(std::move(blocks)), max_norm(limit), epsilon(added) {}
   std::string_view name() const override { return "norm_of_sums"; }
   std::string attributes() const override;
   std::vector<TensorSpec> infer(Specs in) const override;
   std::vector<std::int64_t> tensor_blocks;
   double max_norm;
+  double epsilon;
 };
 
 // y += x: the next level of the sum over micro-batches. (x, y) → y.
@@ -50,7 +52,7 @@ struct AccumulateGradients final : Op {
   std::vector<Alias> aliases() const override { return {{0, 1, true}}; }
 };
 
-enum class OptimizerKind : std::uint8_t { kAdamW, kAdam, kSgd, kLion, kAdagrad };
+enum class OptimizerKind : std::uint8_t { kAdamW, kAdam, kSgd, kLion, kAdagrad, kOpenAiAdam };
 std::string_view name_of(OptimizerKind kind);
 // How many float32 moments per weight it keeps (SGD: one with momentum, else none).
 int moment_count(OptimizerKind kind, double momentum);
