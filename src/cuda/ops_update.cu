@@ -20,11 +20,40 @@ __device__ double block_tree(double x, double* shared) {
   return shared[0];
 }
 
-// A block for each of the tensor's blocks of sums.
-__global__ void square_sums_kernel(const float* x, std::int64_t numel, std::int64_t block, double* sums,
-                                   double* not_finite) {
+// Many tensors in one launch: small ones would each take longer to start than to run. `begin` has the first block of
+// each of them.
+__device__ int tensor_of(const std::int32_t* begin, int count, int block) {
+  int low = 0, high = count;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    if (begin[middle] <= block)
+      low = middle;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+struct SquareJobs {
+  static constexpr int kMost = 100;
+  struct One {
+    const float* x;
+    std::int64_t numel, block;
+    double* sums;
+  };
+  One one[kMost];
+  std::int32_t begin[kMost + 1];
+  int count;
+};
+static_assert(sizeof(SquareJobs) <= 3900);
+
+// A block for each of the tensors' blocks of sums.
+__global__ void square_sums_kernel(const __grid_constant__ SquareJobs jobs, double* not_finite) {
   __shared__ double shared[kBlock];
-  const std::int64_t first = blockIdx.x * block;
+  const int tensor = tensor_of(jobs.begin, jobs.count, static_cast<int>(blockIdx.x));
+  const auto [x, numel, block, sums] = jobs.one[tensor];
+  const std::int64_t at = static_cast<int>(blockIdx.x) - jobs.begin[tensor];
+  const std::int64_t first = at * block;
   const std::int64_t last = first + block < numel ? first + block : numel;
   double sum = 0, bad = 0;
 #pragma unroll 8
@@ -34,10 +63,9 @@ __global__ void square_sums_kernel(const float* x, std::int64_t numel, std::int6
     if (!(fabsf(x[i]) <= 3.4028234e38f)) ++bad;
   }
   sum = block_tree(sum, shared);
-  __syncthreads();
-  bad = block_tree(bad, shared);
+  if (__syncthreads_or(bad > 0)) bad = block_tree(bad, shared);
   if (threadIdx.x != 0) return;
-  sums[blockIdx.x] = sum;
+  sums[at] = sum;
   if (bad > 0) atomicAdd(not_finite, bad);  // whole numbers: any order gives the same
 }
 
@@ -94,7 +122,7 @@ __global__ void accumulate_kernel(const float* x, float* y, std::int64_t n) {
 struct Rule {
   OptimizerKind kind;
   double beta1, beta2, eps, momentum, dampening, weight_decay;
-  bool nesterov, masked;
+  bool nesterov;
 };
 
 // The numbers of this step, the same for all elements.
@@ -164,11 +192,29 @@ __device__ void update_one(const Rule& rule, const StepNumbers& s, float gradien
   }
 }
 
-// Where the random bits of base/random.h's RoundingBits come from.
-struct Randomness {
-  std::uint32_t key0, key1, tensor;
-  std::int64_t first;  // the shard's first element
+// The tensors of one launch, and what differs between them. `master` is null where the weight itself is the master; m and
+// v where the rule has none. M: type of the moments.
+template <typename T, typename M>
+struct Targets {
+  static constexpr int kMost = 48;
+  static constexpr std::int64_t kChunk = 65536;  // elements of a block of threads
+  struct One {
+    T* weight;
+    const float* gradient;
+    float* master;
+    M *first, *second;
+    std::int64_t n;
+    double weight_decay;
+    // Where the random bits of base/random.h's RoundingBits come from.
+    std::int64_t origin;  // the shard's first element
+    std::uint32_t tensor;
+    bool masked;
+  };
+  One one[kMost];
+  std::int32_t begin[kMost + 1];
+  int count;
 };
+static_assert(sizeof(Targets<float, float>) + sizeof(Rule) <= 4000);
 template <typename T>
 __device__ T round_at_random(float x, std::uint32_t bits) {
   if constexpr (std::is_same_v<T, bf16>) {
@@ -180,20 +226,23 @@ __device__ T round_at_random(float x, std::uint32_t bits) {
   }
 }
 
-// `master` is null where the weight itself is the master; m and v where the rule has none. M: type of the moments.
 template <typename T, typename M, int N>
-__global__ void optimizer_kernel(Rule rule, Randomness random, const double* scalars, const double* norm, T* weight,
-                                 const float* gradient, float* master, M* first, M* second, std::int64_t n) {
+__global__ void optimizer_kernel(const __grid_constant__ Targets<T, M> targets, Rule rule, std::uint32_t key0,
+                                 std::uint32_t key1, const double* scalars, const double* norm) {
   if (norm[kNonFinite] != 0) return;
+  const int t = tensor_of(targets.begin, targets.count, static_cast<int>(blockIdx.x));
+  const auto [weight, gradient, master, first, second, n, weight_decay, origin, tensor, masked] = targets.one[t];
+  rule.weight_decay = weight_decay;
   __shared__ StepNumbers shared;
   if (threadIdx.x == 0) shared = numbers_of(rule, scalars, norm);
   __syncthreads();
   const StepNumbers s = shared;
   const auto step = static_cast<std::uint32_t>(scalars[kStepNumber]);
   const bool rounds = std::is_same_v<M, bf16> || (std::is_same_v<T, bf16> && master == nullptr);
-  const std::int64_t packs = ceil_div(n, N);
-  for (std::int64_t pack = static_cast<std::int64_t>(blockIdx.x) * kBlock + threadIdx.x; pack < packs;
-       pack += static_cast<std::int64_t>(gridDim.x) * kBlock) {
+  constexpr std::int64_t kPacks = Targets<T, M>::kChunk / N;
+  const std::int64_t begin = (static_cast<int>(blockIdx.x) - targets.begin[t]) * kPacks;
+  const std::int64_t end = begin + kPacks < ceil_div(n, N) ? begin + kPacks : ceil_div(n, N);
+  for (std::int64_t pack = begin + threadIdx.x; pack < end; pack += kBlock) {
     const std::int64_t i = pack * N;
     const auto g = load_pack<N>(gradient + i);
     auto w = load_pack<N>(weight + i);
@@ -205,14 +254,14 @@ __global__ void optimizer_kernel(Rule rule, Randomness random, const double* sca
     uint4 block{};
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      const std::int64_t element = random.first + i + j;
+      const std::int64_t element = origin + i + j;
       if (rounds && (j == 0 || element % 4 == 0)) {  // one block of random numbers serves four elements
         const auto quad = static_cast<std::uint64_t>(element) / 4;
         block = philox(
-            make_uint4(static_cast<std::uint32_t>(quad), static_cast<std::uint32_t>(quad >> 32), random.tensor, step),
-            random.key0, random.key1);
+            make_uint4(static_cast<std::uint32_t>(quad), static_cast<std::uint32_t>(quad >> 32), tensor, step), key0,
+            key1);
       }
-      if (rule.masked && g.v[j] == 0.0f) continue;
+      if (masked && g.v[j] == 0.0f) continue;
       if (master == nullptr) p.v[j] = widen(w.v[j]);
       float one = widen(m.v[j]), two = widen(v.v[j]);
       update_one(rule, s, g.v[j], p.v[j], one, two);
@@ -236,12 +285,24 @@ void register_sums(KernelRegistry& registry, Context& c) {
     return [&c, numels = std::move(numels), parts = op.parts, all = op.blocks](const KernelArguments& a) {
       auto* sums = reinterpret_cast<double*>(a.outputs[0]);
       check_cuda(cudaMemsetAsync(sums, 0, static_cast<std::size_t>(all + 1) * sizeof(double), c.stream), "square sums");
+      SquareJobs jobs;
+      jobs.count = 0;
+      jobs.begin[0] = 0;
+      const auto flush = [&] {
+        if (jobs.count == 0) return;
+        square_sums_kernel<<<static_cast<unsigned>(jobs.begin[jobs.count]), kBlock, 0, c.stream>>>(jobs, sums + all);
+        jobs.count = 0;
+      };
       for (std::size_t t = 0; t < parts.size(); ++t) {
         if (numels[t] == 0) continue;
-        square_sums_kernel<<<grid_of(numels[t], static_cast<int>(parts[t].block)), kBlock, 0, c.stream>>>(
-            reinterpret_cast<const float*>(a.inputs[t]), numels[t], parts[t].block, sums + parts[t].first_block,
-            sums + all);
+        if (jobs.count == SquareJobs::kMost) flush();
+        jobs.one[jobs.count] = {reinterpret_cast<const float*>(a.inputs[t]), numels[t], parts[t].block,
+                                sums + parts[t].first_block};
+        jobs.begin[jobs.count + 1] =
+            jobs.begin[jobs.count] + static_cast<std::int32_t>(ceil_div(numels[t], parts[t].block));
+        ++jobs.count;
       }
+      flush();
       check_launch("square sums");
     };
   });
@@ -281,48 +342,82 @@ void register_sums(KernelRegistry& registry, Context& c) {
       });
 }
 
+// Launches the optimizer over the tensors that it is given, as many at once as fit.
+template <typename T, typename M, int N>
+class OptimizerLaunch {
+ public:
+  OptimizerLaunch(cudaStream_t stream, const OptimizerSettings& settings, const double* scalars, const double* norm)
+      : stream_(stream), settings_(settings), scalars_(scalars), norm_(norm) {}
+  void add(const typename Targets<T, M>::One& one) {
+    if (targets_.count == Targets<T, M>::kMost) flush();
+    targets_.one[targets_.count] = one;
+    targets_.begin[targets_.count + 1] =
+        targets_.begin[targets_.count] + static_cast<std::int32_t>(ceil_div(one.n, Targets<T, M>::kChunk));
+    ++targets_.count;
+  }
+  void flush() {
+    if (targets_.count == 0) return;
+    const Rule rule{settings_.kind,     settings_.beta1,     settings_.beta2, settings_.eps,
+                    settings_.momentum, settings_.dampening, 0,               settings_.nesterov};
+    optimizer_kernel<T, M, N><<<static_cast<unsigned>(targets_.begin[targets_.count]), kBlock, 0, stream_>>>(
+        targets_, rule, static_cast<std::uint32_t>(settings_.seed), static_cast<std::uint32_t>(settings_.seed >> 32),
+        scalars_, norm_);
+    check_launch("the optimizer");
+    targets_.count = 0;
+  }
+
+ private:
+  cudaStream_t stream_;
+  const OptimizerSettings& settings_;
+  const double *scalars_, *norm_;
+  Targets<T, M> targets_{};
+};
+
+template <typename T, typename M>
+void optimize(Context& c, const OptimizerStep& op, const std::vector<std::int64_t>& sizes, const KernelArguments& a) {
+  const OptimizerSettings& set = op.settings;
+  const auto group = static_cast<std::size_t>(op.inputs_per_weight());
+  const auto* scalars = reinterpret_cast<const double*>(a.inputs[0]);
+  const auto* norm = reinterpret_cast<const double*>(a.inputs[1]);
+  OptimizerLaunch<T, M, 4> wide(c.stream, set, scalars, norm);
+  OptimizerLaunch<T, M, 1> narrow(c.stream, set, scalars, norm);
+  for (std::size_t t = 0; t < sizes.size(); ++t) {
+    if (sizes[t] == 0) continue;
+    std::byte* const* in = a.inputs.data() + 2 + t * group;
+    const std::size_t moments = op.master ? 3 : 2;
+    typename Targets<T, M>::One one{};
+    one.weight = reinterpret_cast<T*>(in[0]);
+    one.gradient = reinterpret_cast<const float*>(in[1]);
+    one.master = op.master ? reinterpret_cast<float*>(in[2]) : nullptr;
+    one.first = set.moments() > 0 ? reinterpret_cast<M*>(in[moments]) : nullptr;
+    one.second = set.moments() > 1 ? reinterpret_cast<M*>(in[moments + 1]) : nullptr;
+    one.n = sizes[t];
+    one.weight_decay = static_cast<double>(op.weight_decays[t]);
+    one.origin = op.origins[t].first;
+    one.tensor = op.origins[t].tensor;
+    one.masked = op.masked[t];
+    bool whole = sizes[t] % 4 == 0;
+    for (std::size_t i = 0; i < group; ++i) whole = whole && aligned16(in[i]);
+    whole ? wide.add(one) : narrow.add(one);
+  }
+  wide.flush();
+  narrow.flush();
+}
+
 void register_optimizer(KernelRegistry& registry, Context& c) {
   registry.add<OptimizerStep>([&c](const OptimizerStep& op, const KernelRequest& q) {
     const auto group = static_cast<std::size_t>(op.inputs_per_weight());
     std::vector<std::int64_t> sizes;
     for (std::size_t w = 0; w < op.weight_decays.size(); ++w) sizes.push_back(q.inputs[2 + w * group]->numel());
     const DType dtype = op.weight_decays.empty() ? DType::kF32 : q.inputs[2]->dtype;
-    const auto most = static_cast<std::int64_t>(c.properties.multiProcessorCount) * 8;
-    return [&c, op, group, dtype, most, sizes = std::move(sizes)](const KernelArguments& a) {
-      const auto* scalars = reinterpret_cast<const double*>(a.inputs[0]);
-      const auto* norm = reinterpret_cast<const double*>(a.inputs[1]);
-      const OptimizerSettings& set = op.settings;
-      for (std::size_t t = 0; t < sizes.size(); ++t) {
-        if (sizes[t] == 0) continue;
-        const Rule rule{set.kind,      set.beta1, set.beta2, set.eps, set.momentum, set.dampening,
-                        static_cast<double>(op.weight_decays[t]), set.nesterov, op.masked[t]};
-        std::byte* const* in = a.inputs.data() + 2 + t * group;
-        const std::size_t moments = op.master ? 3 : 2;
-        auto* master = op.master ? reinterpret_cast<float*>(in[2]) : nullptr;
-        const OptimizerStep::Origin& origin = op.origins[t];
-        const Randomness random{static_cast<std::uint32_t>(set.seed), static_cast<std::uint32_t>(set.seed >> 32),
-                                origin.tensor, origin.first};
-        bool wide = sizes[t] % 4 == 0;
-        for (std::size_t i = 0; i < group; ++i) wide = wide && aligned16(in[i]);
-        with_type(dtype, [&]<typename T>() {
-          const auto run = [&]<typename M, int N>() {
-            const auto grid = static_cast<unsigned>(std::min(most, ceil_div(ceil_div(sizes[t], N), kBlock)));
-            auto* first = set.moments() > 0 ? reinterpret_cast<M*>(in[moments]) : nullptr;
-            auto* second = set.moments() > 1 ? reinterpret_cast<M*>(in[moments + 1]) : nullptr;
-            optimizer_kernel<T, M, N><<<grid, kBlock, 0, c.stream>>>(rule, random, scalars, norm,
-                                                                    reinterpret_cast<T*>(in[0]),
-                                                                    reinterpret_cast<const float*>(in[1]), master, first,
-                                                                    second, sizes[t]);
-          };
-          const bool narrow_moments = set.moment_dtype == DType::kBF16;
-          if (narrow_moments) {
-            wide ? run.template operator()<bf16, 4>() : run.template operator()<bf16, 1>();
-          } else {
-            wide ? run.template operator()<float, 4>() : run.template operator()<float, 1>();
-          }
-        });
-      }
-      check_launch("the optimizer");
+    return [&c, op, dtype, sizes = std::move(sizes)](const KernelArguments& a) {
+      with_type(dtype, [&]<typename T>() {
+        if (op.settings.moment_dtype == DType::kBF16) {
+          optimize<T, bf16>(c, op, sizes, a);
+        } else {
+          optimize<T, float>(c, op, sizes, a);
+        }
+      });
     };
   });
 }

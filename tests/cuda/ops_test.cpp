@@ -232,6 +232,36 @@ TEST_F(CudaOps, NormAndOptimizer) {
   }
 }
 
+// More tensors than one launch takes, of all sizes and with what differs between them.
+TEST_F(CudaOps, ManyTensorsAreUpdatedAtOnce) {
+  std::vector<SquareSums::Part> parts;
+  std::vector<Input> gradients;
+  const Input scalars{"scalars", {DType::kF64, {kUpdateScalars}}, {1e-2, 3, 1, 0}};
+  const Input norm{"norm", {DType::kF64, {kNormStatistics}}, {2, 0, 0.7, 0}};
+  std::vector<Input> inputs{scalars, norm};
+  std::vector<float> decays;
+  std::vector<bool> masked;
+  std::vector<OptimizerStep::Origin> origins;
+  std::int64_t all = 0;
+  for (std::uint64_t t = 0; t < 230; ++t) {
+    // Each second one is good for wide loads.
+    const auto n = static_cast<std::int64_t>(t % 2 == 0 ? 4 * (t * t * 7 % 911 + 1) : 2 * t + 1);
+    parts.push_back({all, norm_block(n)});
+    all += (n + norm_block(n) - 1) / norm_block(n);
+    gradients.push_back(wide(real("g" + std::to_string(t), {n}, 1000 + t)));
+    inputs.push_back(real("w" + std::to_string(t), {n}, 2000 + t));
+    inputs.push_back(gradients.back());
+    inputs.push_back(wide(real("m" + std::to_string(t), {n}, 3000 + t)));
+    inputs.push_back(wide(real("v" + std::to_string(t), {n}, 4000 + t)));
+    for (double& v : inputs.back().values) v = std::abs(v);
+    decays.push_back(t % 3 == 0 ? 0.0F : 0.01F * static_cast<float>(t));
+    masked.push_back(t % 5 == 0);
+    origins.push_back({static_cast<std::uint32_t>(t), static_cast<std::int64_t>(t % 7)});
+  }
+  compare(made(SquareSums{parts, all}), gradients);
+  compare(made(OptimizerStep{OptimizerSettings{}, false, decays, masked, origins}), inputs, 2);
+}
+
 // Both devices round with the same random bits.
 TEST_F(CudaOps, StateOfSixteenBits) {
   const std::int64_t n = 5003;
