@@ -60,15 +60,16 @@ Section data_keys() {
       .also("validation_file")
       .also("eval_files")
       .per_process();
-  s.add_choice("data_format", &RunConfig::data_format, {"auto", "jsonl", "text", "csv", "tsv"},
-               "How the files are read; auto goes by the file's ending.");
+  s.add_choice("data_format", &RunConfig::data_format, {"auto", "jsonl", "text", "csv", "tsv", "parquet"},
+               "How the files are read; auto goes by the file's ending. parquet needs a build with CONVOY_PARQUET.");
   s.add_choice("text_mode", &RunConfig::text_mode, {"file", "paragraph", "line"},
                "What one sample of a text file is: the whole file, a paragraph (blank lines between), a line.");
   s.add("text_field", &RunConfig::text_field, "The field or column that holds the text.").also("text_column");
-  s.add_choice("chat_format", &RunConfig::chat_format,
-               {"auto", "glm4", "chatml", "qwen2", "qwen2.5", "qwen3", "llama3", "llama3.1", "none", "template"},
-               "How conversations become text. auto takes the model folder's chat template where it has one, else goes by "
-               "the tokenizer.")
+  s.add_choice(
+       "chat_format", &RunConfig::chat_format,
+       {"auto", "glm4", "chatml", "qwen2", "qwen2.5", "qwen3", "llama3", "llama3.1", "none", "template"},
+       "How conversations become text. auto takes the model folder's chat template where it has one, else goes by "
+       "the tokenizer.")
       .word("qwen25", 4);
   s.add("validation_split", &RunConfig::validation_split,
         "Samples set aside for evaluation when validation_files is empty: below 1 a fraction, else a count.")

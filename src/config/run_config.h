@@ -14,7 +14,7 @@ namespace convoy {
 
 enum class Interval : std::uint8_t { kNo, kSteps, kEpoch, kBest };  // kBest: saving only
 enum class OptimizerName : std::uint8_t { kAdamW, kAdam, kSgd, kLion, kAdagrad };
-enum class DataFormat : std::uint8_t { kAuto, kJsonl, kText, kCsv, kTsv };
+enum class DataFormat : std::uint8_t { kAuto, kJsonl, kText, kCsv, kTsv, kParquet };
 enum class TextMode : std::uint8_t { kFile, kParagraph, kLine };
 enum class ChatSetting : std::uint8_t { kAuto, kGlm4, kChatMl, kQwen2, kQwen25, kQwen3, kLlama3, kLlama31, kNone, kTemplate };
 enum class PackingMode : std::uint8_t { kPack, kPad, kConcat };

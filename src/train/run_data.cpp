@@ -30,6 +30,9 @@ SourceOptions source_options(const RunConfig& config, const std::string& key) {
     case DataFormat::kTsv:
       options.format = SourceFormat::kTsv;
       break;
+    case DataFormat::kParquet:
+      options.format = SourceFormat::kParquet;
+      break;
   }
   switch (config.text_mode) {
     case TextMode::kFile:
