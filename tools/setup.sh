@@ -30,8 +30,27 @@ with zipfile.ZipFile(glob.glob(deps + "/wheel/nvidia_cudnn_frontend-1.32.0*.whl"
     wheel.extractall(deps + "/cudnn-frontend", [n for n in wheel.namelist() if n.startswith("include/")])
 PYTHON
     ;;
+  --parquet)
+    # Apache Arrow C++ (Apache-2.0) is in no package of Debian; the Python wheel holds its headers and shared libraries.
+    deps=$(cd "$(dirname "$0")/.." && pwd)/build/deps
+    mkdir -p "$deps/wheel"
+    python3 -m pip download --quiet --no-deps -d "$deps/wheel" pyarrow==26.0.1
+    python3 - "$deps" <<'PYTHON'
+import glob, os, re, shutil, sys, zipfile
+deps = sys.argv[1]
+shutil.rmtree(deps + "/arrow", ignore_errors=True)
+with zipfile.ZipFile(glob.glob(deps + "/wheel/pyarrow-26.0.1*.whl")[0]) as wheel:
+    for name in wheel.namelist():
+        part = name.removeprefix("pyarrow/")
+        if re.fullmatch(r"include/.*|lib(arrow|parquet)\.so\.\d+", part) and not name.endswith("/"):
+            place = os.path.join(deps, "arrow", part)
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            with wheel.open(name) as source, open(place, "wb") as target:
+                shutil.copyfileobj(source, target)
+PYTHON
+    ;;
   --fuzz) build_packages+=(clang-16 libclang-rt-16-dev) ;;
-  *) echo "usage: tools/setup.sh [--bench | --cuda | --lint | --fuzz]" >&2; exit 2 ;;
+  *) echo "usage: tools/setup.sh [--bench | --cuda | --parquet | --lint | --fuzz]" >&2; exit 2 ;;
 esac
 
 installed() { dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q "install ok installed"; }

@@ -116,8 +116,8 @@ Section data_keys() {
         "Files on which the final model (the best, with load_best_model_at_end) is evaluated after training.")
       .also("test_file")
       .per_process();
-  s.add_choice("data_format", &RunConfig::data_format, {"auto", "jsonl", "text", "csv", "tsv"},
-               "How the files are read; auto goes by the file's ending.");
+  s.add_choice("data_format", &RunConfig::data_format, {"auto", "jsonl", "text", "csv", "tsv", "parquet"},
+               "How the files are read; auto goes by the file's ending. parquet needs a build with CONVOY_PARQUET.");
   s.add_choice("text_mode", &RunConfig::text_mode, {"file", "paragraph", "line"},
                "What one sample of a text file is: the whole file, a paragraph (blank lines between), a line.");
   s.add("text_field", &RunConfig::text_field, "The field or column that holds the text.").also("text_column");

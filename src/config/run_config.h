@@ -15,7 +15,7 @@ namespace convoy {
 enum class Interval : std::uint8_t { kNo, kSteps, kEpoch, kBest };  // kBest: saving only
 enum class OptimizerName : std::uint8_t { kAdamW, kAdam, kSgd, kLion, kAdagrad, kOpenAiAdam };
 enum class TaskName : std::uint8_t { kCausalLm, kMultipleChoice, kClassification };
-enum class DataFormat : std::uint8_t { kAuto, kJsonl, kText, kCsv, kTsv };
+enum class DataFormat : std::uint8_t { kAuto, kJsonl, kText, kCsv, kTsv, kParquet };
 enum class TextMode : std::uint8_t { kFile, kParagraph, kLine };
 enum class ChatSetting : std::uint8_t {
   kAuto,

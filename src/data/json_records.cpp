@@ -360,6 +360,22 @@ class JsonArrayReader : public RecordReader {
 
 }  // namespace
 
+struct JsonRecordParser::Parser {
+  dom::parser parser;
+};
+JsonRecordParser::JsonRecordParser() : parser_(std::make_unique<Parser>()) {}
+JsonRecordParser::~JsonRecordParser() = default;
+
+void JsonRecordParser::read(std::string& json, const std::string& what, const SourceOptions& options, Sample& sample) {
+  located(sample.where, [&] {
+    json.reserve(json.size() + simdjson::SIMDJSON_PADDING);
+    dom::element element;
+    const simdjson::error_code code = parser_->parser.parse(json.data(), json.size(), false).get(element);
+    if (code != simdjson::SUCCESS) throw data_error(fmt::format("{} is no record: {}", what, reason_of(code)));
+    read_record(object_in(element, what), options, sample);
+  });
+}
+
 SampleKind kind_of(const std::vector<std::string>& present, const SourceOptions& options) {
   if (options.kind != SampleKind::kAuto) return options.kind;
   const FieldNames& names = options.fields;

@@ -21,6 +21,22 @@ std::unique_ptr<RecordReader> delimited_reader(std::unique_ptr<ByteStream> strea
 std::unique_ptr<RecordReader> text_reader(std::unique_ptr<ByteStream> stream, const std::string& name,
                                           const SourceOptions& options);
 
+// Needs the file itself: its directory stands at its end.
+std::unique_ptr<RecordReader> parquet_reader(const std::filesystem::path& file, const SourceOptions& options);
+
+// Reads records that are JSON texts of their own into samples whose `where` is set.
+class JsonRecordParser {
+ public:
+  JsonRecordParser();
+  ~JsonRecordParser();
+  // Throws data errors. `what` names the record ("the row"). The text may be extended for the parser.
+  void read(std::string& json, const std::string& what, const SourceOptions& options, Sample& sample);
+
+ private:
+  struct Parser;
+  std::unique_ptr<Parser> parser_;
+};
+
 // The kind of a record that has these fields. Throws a data error that lists them when none fits.
 SampleKind kind_of(const std::vector<std::string>& present, const SourceOptions& options);
 

@@ -17,12 +17,13 @@ namespace {
 template <typename T, std::size_t N>
 using Names = std::array<std::pair<T, std::string_view>, N>;
 
-constexpr Names<SourceFormat, 6> kFormats{{{SourceFormat::kAuto, "auto"},
+constexpr Names<SourceFormat, 7> kFormats{{{SourceFormat::kAuto, "auto"},
                                            {SourceFormat::kJsonLines, "jsonl"},
                                            {SourceFormat::kJsonArray, "json"},
                                            {SourceFormat::kCsv, "csv"},
                                            {SourceFormat::kTsv, "tsv"},
-                                           {SourceFormat::kText, "text"}}};
+                                           {SourceFormat::kText, "text"},
+                                           {SourceFormat::kParquet, "parquet"}}};
 constexpr Names<TextUnit, 3> kUnits{
     {{TextUnit::kFile, "file"}, {TextUnit::kParagraph, "paragraph"}, {TextUnit::kLine, "line"}}};
 constexpr Names<SampleKind, 8> kKinds{{{SampleKind::kAuto, "auto"},
@@ -57,6 +58,7 @@ SourceFormat format_by_content(const std::filesystem::path& path) {
   std::array<char, 4096> head{};
   const std::size_t n = open_stream(path)->read(head.data(), head.size());
   std::string_view text(head.data(), n);
+  if (text.starts_with("PAR1")) return SourceFormat::kParquet;
   if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
   const std::size_t first = text.find_first_not_of(" \t\r\n");
   if (first == std::string_view::npos) return SourceFormat::kText;
@@ -76,12 +78,13 @@ SourceFormat detect_format(const std::filesystem::path& path) {
   if (extension == ".jsonl" || extension == ".ndjson") return SourceFormat::kJsonLines;
   if (extension == ".csv") return SourceFormat::kCsv;
   if (extension == ".tsv" || extension == ".tab") return SourceFormat::kTsv;
+  if (extension == ".parquet") return SourceFormat::kParquet;
   if (extension == ".txt" || extension == ".text" || extension == ".md") return SourceFormat::kText;
   const SourceFormat format = format_by_content(path);
   if (format == SourceFormat::kAuto) {
     throw usage_error("the format of the file is plain neither from its name nor from its content")
         .at(path.string())
-        .mend("name it: format jsonl, json, csv, tsv or text");
+        .mend("name it: format jsonl, json, csv, tsv, parquet or text");
   }
   return format;
 }
@@ -139,6 +142,8 @@ std::unique_ptr<RecordReader> open_records(std::unique_ptr<ByteStream> stream, c
       return delimited_reader(std::move(stream), name, '\t', options);
     case SourceFormat::kText:
       return text_reader(std::move(stream), name, options);
+    case SourceFormat::kParquet:
+      throw internal_error("a Parquet file is read as a stream");
     case SourceFormat::kAuto:
       break;
   }
@@ -158,7 +163,9 @@ bool SampleReader::next_record(Sample& sample) {
   while (file_ < files_.size()) {
     if (records_ == nullptr) {
       const SourceFile& file = files_[file_];
-      records_ = open_records(open_stream(file.path), file.path.string(), file.format, options_);
+      records_ = file.format == SourceFormat::kParquet
+                     ? parquet_reader(file.path, options_)
+                     : open_records(open_stream(file.path), file.path.string(), file.format, options_);
       ++report_.files;
     }
     sample = Sample{};

@@ -1,4 +1,4 @@
-// Sources of text: files of JSON lines, JSON arrays, CSV, TSV or plain text, read one sample at a time.
+// Sources of text: files of JSON lines, JSON arrays, CSV, TSV, Parquet or plain text, read one sample at a time.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace convoy {
 
-enum class SourceFormat : std::uint8_t { kAuto, kJsonLines, kJsonArray, kCsv, kTsv, kText };
-// "auto", "jsonl", "json", "csv", "tsv", "text"; the parser throws a usage error that names the nearest.
+enum class SourceFormat : std::uint8_t { kAuto, kJsonLines, kJsonArray, kCsv, kTsv, kText, kParquet };
+// "auto", "jsonl", "json", "csv", "tsv", "text", "parquet"; the parser throws a usage error that names the nearest.
 std::string_view name_of(SourceFormat format);
 SourceFormat parse_source_format(std::string_view name);
 
@@ -93,7 +93,7 @@ class RecordReader {
   virtual bool next(Sample& sample) = 0;
   virtual std::int64_t bytes() const = 0;
 };
-// `name` goes into errors. The options must outlive the reader.
+// `name` goes into errors. The options must outlive the reader. Parquet files cannot be streamed.
 std::unique_ptr<RecordReader> open_records(std::unique_ptr<ByteStream> stream, const std::string& name,
                                            SourceFormat format, const SourceOptions& options);
 
