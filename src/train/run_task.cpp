@@ -151,6 +151,8 @@ SourceFormat source_format(DataFormat format) {
       return SourceFormat::kCsv;
     case DataFormat::kTsv:
       return SourceFormat::kTsv;
+    case DataFormat::kParquet:
+      return SourceFormat::kParquet;
   }
   throw internal_error("an unknown data format");
 }
