@@ -319,6 +319,8 @@ TEST(Freeze, TrainedGradientsAreThoseOfTheWholeModel) {
         family == "gpt2" ? std::vector<std::string>{"transformer.wte.*", "*.h.0.attn.*", "*ln_2*"}
         : family == "chatglm"
             ? std::vector<std::string>{"*.word_embeddings.*", R"(/.*layers\.0\.self_attention\..*/)", "*layernorm*"}
+        : family.starts_with("openai")
+            ? std::vector<std::string>{"transformer.tokens_embed.*", "*.h.0.attn.*", "*ln_2*"}
         : family == "whisper"
             ? std::vector<std::string>{"*.conv1.*", R"(/.*layers\.0\.self_attn\..*/)", "*layer_norm.weight"}
         : family == "glmasr"
