@@ -55,7 +55,9 @@ void TargetText::add(const Batch& batch) {
 
 EvaluationSums evaluate_all(Engine& engine, Loader& loader, Communicator* communicator, TargetText* text) {
   EvaluationSums sums;
-  for (std::optional<Step> next = loader.next(); next.has_value(); next = loader.next()) {
+  while (true) {
+    const std::optional<Step> next = loader.next();
+    if (!next) break;
     const Step& step = *next;
     for (const Batch& batch : step.micro_batches) {
       engine.start_evaluate(view(batch));
