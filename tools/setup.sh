@@ -34,12 +34,12 @@ PYTHON
     # Apache Arrow C++ (Apache-2.0) is in no package of Debian; the Python wheel holds its headers and shared libraries.
     deps=$(cd "$(dirname "$0")/.." && pwd)/build/deps
     mkdir -p "$deps/wheel"
-    python3 -m pip download --quiet --no-deps -d "$deps/wheel" pyarrow==26.0.1
+    python3 -m pip download --quiet --no-deps -d "$deps/wheel" pyarrow==21.0.0
     python3 - "$deps" <<'PYTHON'
 import glob, os, re, shutil, sys, zipfile
 deps = sys.argv[1]
 shutil.rmtree(deps + "/arrow", ignore_errors=True)
-with zipfile.ZipFile(glob.glob(deps + "/wheel/pyarrow-26.0.1*.whl")[0]) as wheel:
+with zipfile.ZipFile(glob.glob(deps + "/wheel/pyarrow-21.0.0*.whl")[0]) as wheel:
     for name in wheel.namelist():
         part = name.removeprefix("pyarrow/")
         if re.fullmatch(r"include/.*|lib(arrow|parquet)\.so\.\d+", part) and not name.endswith("/"):

@@ -17,13 +17,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<std::pair<std::string_view, ManifestFormat>, 6> kFormats = {{
+constexpr std::array<std::pair<std::string_view, ManifestFormat>, 7> kFormats = {{
     {"auto", ManifestFormat::kAuto},
     {"jsonl", ManifestFormat::kJsonLines},
     {"common_voice", ManifestFormat::kCommonVoice},
     {"librispeech", ManifestFormat::kLibriSpeech},
     {"kaldi", ManifestFormat::kKaldi},
     {"tar", ManifestFormat::kTar},
+    {"parquet", ManifestFormat::kParquet},
 }};
 
 bool is_transcript_file(const fs::path& path) {
@@ -117,13 +118,14 @@ ManifestFormat detect_manifest_format(const fs::path& path) {
   const std::string extension = without_compression(path).extension().string();
   if (extension == ".jsonl" || extension == ".json" || extension == ".ndjson") return ManifestFormat::kJsonLines;
   if (extension == ".tsv") return ManifestFormat::kCommonVoice;
+  if (extension == ".parquet") return ManifestFormat::kParquet;
   if (extension == ".tar" || extension == ".tgz") return ManifestFormat::kTar;
   std::string_view line;
   if (LineReader lines(open_stream(path), path.string()); lines.next(line) && line.starts_with('{'))
     return ManifestFormat::kJsonLines;
   throw usage_error("the kind of the manifest is plain neither from its name nor from its content")
       .at(path.string())
-      .mend("name it: jsonl, common_voice, librispeech, kaldi or tar");
+      .mend("name it: jsonl, common_voice, librispeech, kaldi, tar or parquet");
 }
 
 std::vector<Utterance> read_manifest(const fs::path& path, const ManifestOptions& options, DataReport* report) {
@@ -152,6 +154,9 @@ std::vector<Utterance> read_manifest(const fs::path& path, const ManifestOptions
       parse_tar(file.text(), path.string(), sink);
       break;
     }
+    case ManifestFormat::kParquet:
+      parse_parquet_manifest(path, sink);
+      break;
     case ManifestFormat::kAuto:
       throw internal_error("a manifest of no format");
   }

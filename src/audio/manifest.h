@@ -9,6 +9,7 @@
 //   LibriSpeech   a folder with *.trans.txt files at any depth ("ID TRANSCRIPT"), recordings beside each
 //   Kaldi         a folder with wav.scp and text, and maybe segments and utt2dur
 //   tar           WebDataset shards: members KEY.wav (flac, mp3, ogg, opus, …) with KEY.txt or KEY.json
+//   Parquet       Hugging Face's files (in a build with Arrow): columns audio {bytes, path} and text (or sentence, …)
 //
 // Files are looked for from the manifest's folder. JSONL and TSV may be compressed (.gz, .zst).
 #pragma once
@@ -24,17 +25,18 @@
 
 namespace convoy {
 
-enum class ManifestFormat : std::uint8_t { kAuto, kJsonLines, kCommonVoice, kLibriSpeech, kKaldi, kTar };
+enum class ManifestFormat : std::uint8_t { kAuto, kJsonLines, kCommonVoice, kLibriSpeech, kKaldi, kTar, kParquet };
 std::string_view name_of(ManifestFormat format);
-// "auto", "jsonl", "common_voice", "librispeech", "kaldi", "tar"; else a usage error with the nearest.
+// "auto", "jsonl", "common_voice", "librispeech", "kaldi", "tar", "parquet"; else a usage error with the nearest.
 ManifestFormat parse_manifest_format(std::string_view name);
 
 struct ManifestOptions {
   ManifestFormat format = ManifestFormat::kAuto;
-  std::filesystem::path clips = {};  // Common Voice: the folder of the recordings; empty: "clips" beside the TSV file
-  bool need_text = true;             // false: recordings without a transcript are fine (to transcribe them)
-  bool check_files = true;           // a recording that is not there is a malformed record
-  bool skip_bad_samples = false;     // count and list malformed records instead of stopping at the first
+  std::filesystem::path clips = {};   // Common Voice: the folder of the recordings; empty: "clips" beside the TSV file
+  std::filesystem::path unpack = {};  // Parquet: where recordings are unpacked; empty: Convoy's cache folder
+  bool need_text = true;              // false: recordings without a transcript are fine (to transcribe them)
+  bool check_files = true;            // a recording that is not there is a malformed record
+  bool skip_bad_samples = false;      // count and list malformed records instead of stopping at the first
 };
 
 // What a path is: by a folder's files, a file's name and its first bytes. Throws a usage error where that is not plain.

@@ -54,6 +54,9 @@ void parse_common_voice(LineReader& lines, const std::filesystem::path& clips,
 void parse_transcripts(LineReader& lines, const std::function<std::string(const std::string& id)>& recording,
                        UtteranceSink& sink);
 
+// A file with embedded recordings, which are unpacked into ManifestOptions::unpack, or with the names of files.
+void parse_parquet_manifest(const std::filesystem::path& file, UtteranceSink& sink);
+
 struct KaldiStreams {
   std::unique_ptr<LineReader> recordings, text, segments, durations;  // all but the first may be null
 };

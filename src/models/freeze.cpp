@@ -28,6 +28,8 @@ class FrozenModel final : public WrappedModel {
 void set_trainable(std::vector<Parameter>& parameters, const std::vector<FileTensor>& files,
                    const std::function<bool(const FileTensor&)>& trains, const std::string& where) {
   std::vector<const FileTensor*> first(parameters.size(), nullptr);
+  std::vector<bool> never(parameters.size());  // the model itself does not train it: a table of sinusoids
+  for (std::size_t p = 0; p < parameters.size(); ++p) never[p] = !parameters[p].trainable;
   for (const FileTensor& tensor : files) {
     Parameter& parameter = parameters[tensor.parameter];
     const bool trained = trains(tensor);
@@ -41,6 +43,9 @@ void set_trainable(std::vector<Parameter>& parameters, const std::vector<FileTen
     }
     if (before == nullptr) before = &tensor;
     parameter.trainable = trained;
+  }
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    if (never[p]) parameters[p].trainable = false;
   }
 }
 

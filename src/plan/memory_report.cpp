@@ -125,8 +125,9 @@ std::vector<Alternative> alternatives(const Model& model, const TrainShape& shap
   for (const Choice& choice : choices_from(shape)) {
     const ProgramSet set = make_programs(model, choice.shape, workspaces);
     const std::size_t total = set.sizes.total() + (beside ? beside(choice.shape, set) : 0);
-    const double flops = choice.shape.training ? set.micro.cost().flops * static_cast<double>(choice.shape.accumulation)
-                                               : set.eval->cost().flops / static_cast<double>(choice.shape.eval_rows);
+    const double flops = choice.shape.training
+                             ? set.micro.cost().flops * static_cast<double>(choice.shape.accumulation)
+                             : (set.eval ? set.eval->cost().flops : 0) / static_cast<double>(choice.shape.eval_rows);
     if (choice.changes.empty()) {
       flops_now = flops;
       total_now = total;

@@ -55,14 +55,17 @@ void TargetText::add(const Batch& batch) {
 
 EvaluationSums evaluate_all(Engine& engine, Loader& loader, Communicator* communicator, TargetText* text) {
   EvaluationSums sums;
-  while (const std::optional<Step> step = loader.next()) {
-    for (const Batch& batch : step->micro_batches) {
+  while (true) {
+    const std::optional<Step> next = loader.next();
+    if (!next) break;
+    const Step& step = *next;
+    for (const Batch& batch : step.micro_batches) {
       engine.start_evaluate(view(batch));
       if (text != nullptr) text->add(batch);
     }
     ++sums.batches;
-    sums.tokens += step->global_tokens;
-    sums.samples += step->global_samples;
+    sums.tokens += step.global_tokens;
+    sums.samples += step.global_samples;
   }
   sums.totals = sum_over_ranks(communicator, engine.take_losses(), 1).totals;
   if (text != nullptr) {

@@ -66,7 +66,7 @@ RunConfig for_evaluation(const RunConfig& settings) {
 Json results(const RunConfig& config, const EvaluateOptions& options, const ModelSource& source,
              const TrainShape& shape, const EvaluationSums& sums) {
   Json json;
-  json["model"] = *config.model;
+  json["model"] = source.folder->folder().string();
   if (config.adapter) json["adapter"] = *config.adapter;
   json["files"] = config.validation_files.empty() ? config.train_files : config.validation_files;
   if (config.validation_files.empty()) json["validation_split"] = config.validation_split;
@@ -163,21 +163,21 @@ int run_evaluation(const RunConfig& settings, const EvaluateOptions& options, De
   if (rank == 0) {
     Json json = results(config, options, source, shape, sums);
     print_results(json, seconds, ranks, sums);
-    if (options.output) {
+    if (const std::filesystem::path file = options.output.value_or(""); !file.empty()) {
       json["eval_runtime"] = seconds;
       json["eval_samples_per_second"] = static_cast<double>(sums.samples) / seconds;
       json["eval_steps_per_second"] = static_cast<double>(sums.batches) / seconds;
       json["num_processes"] = ranks;
       json["memory_bytes"] = engine.programs().sizes.total();
       json["convoy_version"] = version;
-      if (options.output->has_parent_path()) std::filesystem::create_directories(options.output->parent_path());
-      write_file_atomic(*options.output, dump_json(json));
+      if (file.has_parent_path()) std::filesystem::create_directories(file.parent_path());
+      write_file_atomic(file, dump_json(json));
     }
   }
   communicator.barrier();
   if (std::isfinite(sums.loss())) return 0;
   throw numerics_error(fmt::format("the loss is {}", sums.loss()))
-      .at(*config.model)
+      .at(source.folder->folder().string())
       .mend("evaluate in --dtype f32; if it stays so, the weights are broken");
 }
 
@@ -197,8 +197,9 @@ std::string plan_evaluation(const RunConfig& settings, Device& device) {
       text = fmt::format("{}: {} parameters, {}, evaluation of {} × {} tokens at a time{}\n", source.model->family(),
                          source.model->parameter_count(), name_of(shape.dtype), shape.eval_rows, shape.seq,
                          ranks > 1 ? fmt::format(", {} ranks", ranks) : "");
-      text += fmt::format("arithmetic: {:.3f} GFLOP per token\n",
-                          programs.eval->cost().flops / static_cast<double>(shape.eval_tokens()) * 1e-9);
+      const double flops = programs.eval ? programs.eval->cost().flops : 0;
+      text +=
+          fmt::format("arithmetic: {:.3f} GFLOP per token\n", flops / static_cast<double>(shape.eval_tokens()) * 1e-9);
     }
     text += fmt::format("rank {}\n{}", r, print(report));
     most = std::max(most, report.total);
