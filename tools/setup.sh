@@ -17,6 +17,7 @@ optional_packages=(ccache mold libgloo-dev)
 case "${1:-}" in
   "") ;;
   --bench) build_packages+=(libbenchmark-dev) ;;
+  --speech) build_packages+=(espeak-ng sox) ;;
   --lint) build_packages+=(clang-format-16 clang-tidy-16) ;;
   --cuda)
     # cuDNN's front end (headers alone, MIT) from the Python package index; a build without it has Convoy's own attention kernels.
@@ -31,7 +32,7 @@ with zipfile.ZipFile(glob.glob(deps + "/wheel/nvidia_cudnn_frontend-1.32.0*.whl"
 PYTHON
     ;;
   --fuzz) build_packages+=(clang-16 libclang-rt-16-dev) ;;
-  *) echo "usage: tools/setup.sh [--bench | --cuda | --lint | --fuzz]" >&2; exit 2 ;;
+  *) echo "usage: tools/setup.sh [--bench | --cuda | --lint | --fuzz | --speech]" >&2; exit 2 ;;
 esac
 
 installed() { dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q "install ok installed"; }
