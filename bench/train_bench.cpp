@@ -1,5 +1,6 @@
-// Trains a model with random tokens and prints one JSON line: tokens per second, peak memory, time to the first step.
-// The same arguments and line as bench/peers/torch_train.py.
+// Trains a model with random tokens, and random features where it hears, and prints one JSON line: tokens per second,
+// multiples of real time, peak memory, time to the first step. The same arguments and line as
+// bench/peers/torch_train.py.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -7,51 +8,38 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/parallel.h"
 #include "base/random.h"
+#include "bench/random_batch.h"
 #include "devices/make_device.h"
+#include "models/lora.h"
+#include "plan/fit_recompute.h"
 #include "plan/model_flops.h"
 #include "train/engine.h"
 
 namespace {
 
 using namespace convoy;  // NOLINT
+using bench::RandomBatch;
+
+constexpr std::int64_t kTokens = 512, kLabels = 128;  // of a row, unless --seq says
 
 struct Arguments {
-  std::string config, dtype = "f32", recompute = "none", device = "cpu";
-  std::int64_t batch = 4, seq = 512, accum = 1, steps = 10;
+  std::string config, dtype = "f32", device = "cpu";
+  RecomputeMode recompute = RecomputeMode::kNone;
+  std::int64_t batch = 4, seq = 0, accum = 1, steps = 10, lora_rank = 0;
+  double memory_limit = 0;  // GB
   int threads = 0;
   bool profile = false, any_order = false, bf16_state = false, offload = false, verbose = false;
 };
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-struct RandomBatch {
-  std::vector<std::int32_t> ids, targets, positions, seq_start;
-  std::vector<std::uint64_t> keys;
-};
-
-RandomBatch random_batch(std::int64_t rows, std::int64_t seq, std::int64_t vocab, std::uint64_t stream) {
-  RandomStream random(1, stream);
-  RandomBatch batch;
-  for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::int64_t t = 0; t < seq; ++t) {
-      batch.ids.push_back(static_cast<std::int32_t>(random.below(static_cast<std::uint64_t>(vocab))));
-      batch.positions.push_back(static_cast<std::int32_t>(t));
-      batch.seq_start.push_back(static_cast<std::int32_t>(r * seq));
-      batch.keys.push_back(static_cast<std::uint64_t>(r * seq + t));
-    }
-  }
-  for (std::size_t i = 0; i < batch.ids.size(); ++i) {
-    batch.targets.push_back((i + 1) % static_cast<std::size_t>(seq) != 0 ? batch.ids[i + 1] : -1);
-  }
-  return batch;
 }
 
 // Normal weights, one block of them again and again: quick, and as random as timing asks for.
@@ -78,13 +66,22 @@ int run(const Arguments& arguments) {
   const double begin = now();
   if (arguments.verbose) set_log_level(LogLevel::kDebug);
   set_threads(arguments.threads);
-  const auto model = make_model(read_json(arguments.config), arguments.config);
+  auto model = make_model(read_json(arguments.config), arguments.config);
+  if (arguments.lora_rank > 0) {
+    LoraConfig lora;
+    lora.rank = arguments.lora_rank;
+    model = add_lora(std::move(model), lora, "--lora-rank");
+  }
   const auto dtype = parse_dtype(arguments.dtype);
   if (!dtype) throw usage_error("no such dtype");
   const std::unique_ptr<Device> device = make_device(arguments.device, {0, 1, !arguments.any_order});
   TrainShape shape;
-  shape.rows = arguments.batch;
-  shape.seq = arguments.seq;
+  const bench::RowShape rows(*model, arguments.batch,
+                             arguments.seq > 0 ? arguments.seq : (model->audio() ? kLabels : kTokens));
+  shape.rows = rows.rows;
+  shape.seq = rows.seq;
+  shape.audio_windows = rows.audio ? 1 : 0;
+  shape.audio_frames = rows.frames;
   shape.accumulation = arguments.accum;
   shape.dtype = *dtype;
   shape.deterministic = !arguments.any_order;
@@ -96,22 +93,27 @@ int run(const Arguments& arguments) {
   shape.offload_optimizer = arguments.offload;
   shape.max_grad_norm = 1;
   shape.weight_decay = 0.01;
-  shape.recompute = arguments.recompute == "full"
-                        ? RecomputeMode::kFull
-                        : (arguments.recompute == "selective" ? RecomputeMode::kSelective : RecomputeMode::kNone);
+  shape.recompute = arguments.recompute;
+  if (shape.recompute == RecomputeMode::kFit) {
+    shape.rates = machine_rates({}, shape.dtype, shape.has_own_memory);
+    MemoryLimit limit{device->own_memory().value_or(available_memory())};
+    if (arguments.memory_limit > 0) limit.device = static_cast<std::size_t>(1e9 * arguments.memory_limit);
+    shape.recompute_steps = fitting_recompute_steps(*model, shape, *device, limit);
+  }
   Engine engine(*device, *model, shape);
   fill_weights(engine.store());
   engine.micro_executor().set_profiling(arguments.profile);
-  const double targets = static_cast<double>(arguments.batch * (arguments.seq - 1) * arguments.accum);
   std::vector<double> seconds, losses;
   double first = 0, update_seconds = 0;
   for (std::int64_t step = 0; step < arguments.steps; ++step) {
-    const double start = now();
+    std::vector<RandomBatch> batches;
+    double targets = 0;
     for (std::int64_t m = 0; m < arguments.accum; ++m) {
-      const RandomBatch batch = random_batch(arguments.batch, arguments.seq, model->vocab_size(),
-                                             static_cast<std::uint64_t>(step * arguments.accum + m));
-      engine.start_micro_step({batch.ids, batch.targets, batch.positions, batch.seq_start, batch.keys}, 1 / targets);
+      batches.push_back(bench::random_batch(rows, static_cast<std::uint64_t>(step * arguments.accum + m)));
+      targets += batches.back().target_count;
     }
+    const double start = now();
+    for (const RandomBatch& batch : batches) engine.start_micro_step(batch.view(), 1 / targets);
     if (arguments.profile) device->synchronize();
     const double updating = now();
     engine.update(1e-4, step + 1);
@@ -125,27 +127,31 @@ int run(const Arguments& arguments) {
   std::vector<double> rest(
       seconds.begin() + std::min<std::ptrdiff_t>(3, static_cast<std::ptrdiff_t>(seconds.size()) - 1), seconds.end());
   std::sort(rest.begin(), rest.end());
-  const double tokens = static_cast<double>(arguments.batch * arguments.seq * arguments.accum);
+  const double tokens = static_cast<double>(rows.rows * rows.seq * arguments.accum);
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  const Json line = {{"trainer", "convoy"},
-                     {"device", device->name()},
-                     {"threads", threads()},
-                     {"parameters", model->parameter_count()},
-                     {"dtype", arguments.dtype},
-                     {"batch", arguments.batch},
-                     {"seq", arguments.seq},
-                     {"accum", arguments.accum},
-                     {"steps", arguments.steps},
-                     {"tokens_per_second", tokens / rest[rest.size() / 2]},
-                     {"gflops", model_flops(engine.programs().micro) * static_cast<double>(arguments.accum) /
-                                    rest[rest.size() / 2] * 1e-9},
-                     {"peak_rss_bytes", usage.ru_maxrss * 1024L},
-                     {"device_bytes", device->memory().peak},
-                     {"planned_bytes", engine.programs().sizes.total()},
-                     {"planned_host_bytes", engine.programs().sizes.host_total()},
-                     {"seconds_to_first_step", first},
-                     {"losses", losses}};
+  Json line = {{"trainer", "convoy"},
+               {"device", device->name()},
+               {"threads", threads()},
+               {"parameters", model->parameter_count()},
+               {"dtype", arguments.dtype},
+               {"batch", arguments.batch},
+               {"seq", rows.seq},
+               {"accum", arguments.accum},
+               {"steps", arguments.steps},
+               {"tokens_per_second", tokens / rest[rest.size() / 2]},
+               {"gflops", model_flops(engine.programs().micro) * static_cast<double>(arguments.accum) /
+                              rest[rest.size() / 2] * 1e-9},
+               {"peak_rss_bytes", usage.ru_maxrss * 1024L},
+               {"device_bytes", device->memory().peak},
+               {"planned_bytes", engine.programs().sizes.total()},
+               {"planned_host_bytes", engine.programs().sizes.host_total()},
+               {"seconds_to_first_step", first},
+               {"losses", losses}};
+  if (rows.audio) {
+    line["audio_seconds"] = rows.audio_seconds() * static_cast<double>(arguments.accum);
+    line["times_real_time"] = rows.audio_seconds() * static_cast<double>(arguments.accum) / rest[rest.size() / 2];
+  }
   fmt::print("{}\n", line.dump());
   if (!arguments.profile) return 0;
   double total = 0;
@@ -167,11 +173,17 @@ int main(int argc, char** argv) {
   app.add_option("--config", arguments.config, "config.json")->required();
   app.add_option("--dtype", arguments.dtype, "f32 or bf16");
   app.add_option("--batch", arguments.batch, "sequences of a micro-batch");
-  app.add_option("--seq", arguments.seq, "tokens of a sequence");
+  app.add_option("--seq", arguments.seq, "tokens of a sequence; of its labels, where a model hears (512; 128)");
   app.add_option("--accum", arguments.accum, "micro-batches of a step");
   app.add_option("--steps", arguments.steps, "steps; the first three do not count");
   app.add_option("--threads", arguments.threads, "threads");
-  app.add_option("--recompute", arguments.recompute, "none, selective or full");
+  app.add_option("--recompute", arguments.recompute, "none, selective, full or fit")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, RecomputeMode>{{"none", RecomputeMode::kNone},
+                                                                               {"selective", RecomputeMode::kSelective},
+                                                                               {"full", RecomputeMode::kFull},
+                                                                               {"fit", RecomputeMode::kFit}}));
+  app.add_option("--memory-limit", arguments.memory_limit, "GB (10⁹ bytes) that --recompute fit may take");
+  app.add_option("--lora-rank", arguments.lora_rank, "train adapters of this rank beside every linear layer");
   app.add_option("--device", arguments.device, "cpu or cuda");
   app.add_flag("--profile", arguments.profile, "time every operation");
   app.add_flag("--offload", arguments.offload, "the optimizer's state in host memory");

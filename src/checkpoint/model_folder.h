@@ -72,6 +72,9 @@ struct ModelFolderOptions {
   std::uint64_t max_shard_size = 5'000'000'000;
   // The folder whose tokenizer, chat template, generation settings, code and licence are carried along; empty: none.
   std::filesystem::path carry_from;
+  // Write an adapter instead of a model: adapter_config.json and adapter_model.safetensors. A model's weights in the
+  // folder stay.
+  bool adapter = false;
 };
 
 // Writes config.json, the weights and what is carried along into `folder` (made if need be), so that transformers can

@@ -201,12 +201,19 @@ std::vector<FileDigest> write_model_folder(const fs::path& folder, const Json& c
     require_free_space(folder, needed);
 
     StagedFiles out(folder);
-    write_all_weights(out, tensors, options.max_shard_size);
-    write_text(out, "config.json", dump_json(config));
+    if (options.adapter) {
+      std::vector<std::size_t> all(tensors.size());
+      std::iota(all.begin(), all.end(), std::size_t{0});
+      write_weights(out, "adapter_model.safetensors", tensors, std::move(all));
+    } else {
+      write_all_weights(out, tensors, options.max_shard_size);
+    }
+    write_text(out, options.adapter ? "adapter_config.json" : "config.json", dump_json(config));
     for (const fs::path& file : carried) {
       out.add(file.string(), copy_with_digest(options.carry_from / file, out.begin(file.string())));
     }
     std::vector<FileDigest> written = out.publish();
+    if (options.adapter) return written;
 
     // A loader prefers model.safetensors to an index: weights of an earlier model would be read instead of these.
     std::set<std::string> names;

@@ -16,6 +16,7 @@
 #include "text/chat_template.h"
 #include "text/stop_text.h"
 #include "text/tokenizer.h"
+#include "train/adapter_io.h"
 #include "train/generator.h"
 #include "train/weights_io.h"
 
@@ -25,7 +26,7 @@ namespace {
 constexpr std::int64_t kBatch = 8;
 
 struct Arguments {
-  std::string model, prompts_file, tokenizer, dtype, chat, system, device = "cpu", output;
+  std::string model, adapter, prompts_file, tokenizer, dtype, chat, system, device = "cpu", output;
   std::vector<std::string> prompts, stop;
   std::int64_t max_length = 0, batch = 0;
   GenerationOptions generation;
@@ -234,9 +235,14 @@ DType dtype_of(const Arguments& arguments, const Model& model, const ModelFolder
 
 int generate(Arguments arguments) {
   set_threads(arguments.threads);
+  if (is_adapter_folder(arguments.model)) {  // its base model is named in it
+    if (arguments.adapter.empty()) arguments.adapter = arguments.model;
+    arguments.model = base_of_adapter(arguments.model, "").string();
+  }
   const ModelFolder folder(arguments.model);
-  const auto model =
-      make_model(folder.config(), (folder.folder() / "config.json").string(), {arguments.rope_theta, false});
+  auto model = make_model(folder.config(), (folder.folder() / "config.json").string(), {arguments.rope_theta, false});
+  if (!arguments.adapter.empty())
+    model = add_lora(std::move(model), read_adapter_config(arguments.adapter), arguments.adapter);
   const auto tokenizer =
       load_tokenizer(arguments.tokenizer.empty() ? folder.folder() : std::filesystem::path(arguments.tokenizer));
   arguments.generation.sampling.vocab = tokenizer->vocab_size();
@@ -254,6 +260,7 @@ int generate(Arguments arguments) {
   Generator generator(*device, *model, dtype, longest(arguments, *model, requests),
                       std::min(count, arguments.batch > 0 ? arguments.batch : kBatch), arguments.cache);
   load_weights(generator.store(), folder);
+  if (!arguments.adapter.empty()) load_adapter(generator.store(), arguments.adapter);
   if (!arguments.ignore_eos) arguments.generation.stop_tokens = stop_tokens(folder, *tokenizer);
   if (count == 1 && arguments.echo && arguments.chat.empty() && arguments.output.empty())
     fmt::print("{}", requests.front().prompt);
@@ -286,7 +293,8 @@ int generate(Arguments arguments) {
 int generate_command(const Words& words) {
   Arguments arguments;
   CLI::App app("continue a text with a model", "generate");
-  app.add_option("model", arguments.model, "a model folder")->required();
+  app.add_option("model", arguments.model, "a model folder, or that of a LoRA adapter")->required();
+  app.add_option("--adapter", arguments.adapter, "folder of a LoRA adapter of that model");
   app.add_option("-p,--prompt", arguments.prompts,
                  "the text to continue, or the user's message with --chat; may be given several times")
       ->allow_extra_args(false);

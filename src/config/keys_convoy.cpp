@@ -51,6 +51,40 @@ Section model_keys() {
   return s;
 }
 
+Section trained_keys() {
+  Section s{"What is trained", {}};
+  s.add("freeze", &RunConfig::freeze,
+        "Weights to leave as they are: patterns over their names in files, where `*` stands for anything, `/…/` is a "
+        "regular expression, and a pattern after `!` trains again what an earlier one froze. See docs/fine-tuning.md.");
+  s.add("lora_rank", &RunConfig::lora_rank, "Train LoRA adapters of this rank instead of the model's weights.")
+      .range(1, 65536)
+      .also("lora_r")
+      .when_unset("no LoRA");
+  s.add("lora_alpha", &RunConfig::lora_alpha, "An adapter's change counts lora_alpha / lora_rank.")
+      .range(0)
+      .open_min()
+      .when_unset("twice lora_rank");
+  s.add("lora_dropout", &RunConfig::lora_dropout, "Dropout of the adapters' inputs.").range(0, 1).open_max();
+  s.add("use_rslora", &RunConfig::use_rslora, "Let it count lora_alpha / √lora_rank instead (rsLoRA).");
+  s.add("target_modules", &RunConfig::target_modules,
+        "Linear layers that get adapters: names or ends of names of Hugging Face's modules (q_proj), all-linear, or "
+        "one `/regular expression/` over whole names.")
+      .also("lora_target_modules")
+      .also("lora_target")
+      .when_unset("all-linear: every one but the head");
+  s.add("exclude_modules", &RunConfig::exclude_modules, "Linear layers that get none, as target_modules.");
+  s.add("layers_to_transform", &RunConfig::layers_to_transform,
+        "Only these transformer blocks get adapters, counted from 0: numbers and ranges such as 4-7.")
+      .when_unset("all");
+  s.add("modules_to_save", &RunConfig::modules_to_save,
+        "Modules that are trained whole beside the adapters and saved with them, as lm_head or embed_tokens.");
+  s.add("adapter", &RunConfig::adapter,
+        "Folder of a LoRA adapter to go on training; its adapter_config.json says rank and modules.")
+      .also("adapter_name_or_path")
+      .when_unset("a new adapter, where there is a lora_rank");
+  return s;
+}
+
 Section data_keys() {
   Section s{"Data", {}};
   s.add("train_files", &RunConfig::train_files, "Training files; patterns such as `data/*.jsonl` are expanded.")
@@ -129,8 +163,9 @@ Section machine_keys() {
   Section s{"Precision, memory, machine", {}};
   s.add("bf16", &RunConfig::bf16, "Same as dtype: bf16.").when_unset("as dtype says");
   s.add("fp16", &RunConfig::fp16, "Same as dtype: f16.").when_unset("as dtype says");
-  s.add_choice("recompute", &RunConfig::recompute, {"none", "selective", "full"},
-               "What the backward pass computes again instead of keeping: nothing, what is cheap, every block.");
+  s.add_choice("recompute", &RunConfig::recompute, {"none", "selective", "full", "fit"},
+               "What the backward pass computes again instead of keeping: nothing, what is cheap, every block; fit: as "
+               "much as memory (memory_limit) asks for, what takes the least time for its bytes first.");
   s.add("gradient_checkpointing", &RunConfig::gradient_checkpointing, "Same as recompute: full.")
       .when_unset("as recompute says");
   s.add_choice("optimizer_states", &RunConfig::optimizer_states, {"f32", "bf16"},
@@ -267,7 +302,7 @@ Section loss_scale_keys() {
 }  // namespace
 
 std::vector<Section> convoy_sections() {
-  return {model_keys(), data_keys(), machine_keys(), rank_keys(), loss_scale_keys()};
+  return {model_keys(), trained_keys(), data_keys(), machine_keys(), rank_keys(), loss_scale_keys()};
 }
 
 }  // namespace convoy

@@ -137,6 +137,7 @@ void resolve_recompute(RunConfig& config) {
                         fmt::format("`gradient_checkpointing: {}` and `recompute: {}` contradict each other", on,
                                     on                                            ? "none"
                                     : config.recompute == RecomputeSetting::kFull ? "full"
+                                    : config.recompute == RecomputeSetting::kFit  ? "fit"
                                                                                   : "selective"));
   if (on && !given)
     give(config, "recompute", static_cast<std::int64_t>(RecomputeSetting::kFull),

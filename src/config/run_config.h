@@ -19,7 +19,7 @@ enum class TextMode : std::uint8_t { kFile, kParagraph, kLine };
 enum class ChatSetting : std::uint8_t { kAuto, kGlm4, kChatMl, kQwen2, kQwen25, kQwen3, kLlama3, kLlama31, kNone, kTemplate };
 enum class PackingMode : std::uint8_t { kPack, kPad, kConcat };
 enum class TooLong : std::uint8_t { kSplit, kTruncate };
-enum class RecomputeSetting : std::uint8_t { kNone, kSelective, kFull };
+enum class RecomputeSetting : std::uint8_t { kNone, kSelective, kFull, kFit };
 enum class LossAverage : std::uint8_t { kToken, kMicroBatch };
 enum class SampleOrder : std::uint8_t { kRandom, kSequential };
 enum class OffloadDevice : std::uint8_t { kNone, kCpu };
@@ -34,6 +34,13 @@ struct RunConfig {
   std::optional<std::string> tokenizer;
   std::optional<DType> dtype;  // f32, bf16 or f16; see resolve_dtype
   std::optional<double> rope_theta;
+  std::optional<std::int64_t> lora_rank;
+  std::optional<double> lora_alpha;
+  double lora_dropout = 0;
+  bool use_rslora = false;
+  std::vector<std::string> target_modules, exclude_modules, layers_to_transform, modules_to_save;
+  std::optional<std::string> adapter;
+  std::vector<std::string> freeze;
   bool train_pad_row = false;
   bool freeze_encoder = false;
 

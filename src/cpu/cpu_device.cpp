@@ -52,6 +52,7 @@ CpuDevice::CpuDevice() : registry_(std::make_unique<KernelRegistry>("CPU")) {
   cpu::register_head(*registry_);
   cpu::register_update(*registry_);
   cpu::register_compress(*registry_);
+  cpu::register_columns(*registry_);
 }
 
 CpuDevice::~CpuDevice() = default;

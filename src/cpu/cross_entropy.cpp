@@ -185,10 +185,10 @@ CrossEntropy::Plan::Products CrossEntropy::Plan::prepare(std::int64_t width) con
   t.lda = width, t.ldb = t.ldc = spec.dim;
   t.transpose_b = false;
   t.accumulate = true;
-  p.dx = TileProduct::prepare(t);
+  if (spec.with_dx) p.dx = TileProduct::prepare(t);
   t.m = width, t.n = spec.dim, t.k = rows;
   t.transpose_a = true;
-  p.dw = TileProduct::prepare(t);
+  if (spec.with_dw) p.dw = TileProduct::prepare(t);
   return p;
 }
 
@@ -208,11 +208,11 @@ void CrossEntropy::Plan::list_rows(Run& run) const {
 
 void CrossEntropy::Plan::clear_gradients(const Run& run) const {
   const std::size_t row = static_cast<std::size_t>(spec.dim) * size_of(spec.dtype);
-  for_each(ceil_div(spec.tokens, 64), [&](std::int64_t i) {
+  for_each(spec.with_dx ? ceil_div(spec.tokens, 64) : 0, [&](std::int64_t i) {
     for (std::int64_t t = i * 64; t < std::min(spec.tokens, (i + 1) * 64); ++t)
       if (run.args.targets[t] == -1) std::memset(at(run.args.dx, t * static_cast<std::int64_t>(row)), 0, row);
   });
-  if (spec.accumulate_dw) return;
+  if (spec.accumulate_dw || !spec.with_dw) return;
   const std::int64_t entry = spec.dim * static_cast<std::int64_t>(real_bytes);
   for_each(panels, [&](std::int64_t p) {
     std::memset(at(run.args.dweight, p * panel * entry), 0, static_cast<std::size_t>(width_of(p) * entry));
@@ -319,7 +319,8 @@ void CrossEntropy::Plan::compute_gradients(const Run& run) const {
                           e / static_cast<double>(spec.vocab), 1 - e, run.factor, to_bf16});
       std::memset(logits + run.filled * width * gradient_bytes, 0,
                   static_cast<std::size_t>((rows - run.filled) * width * gradient_bytes));
-      products_of(p).dx->run(logits, weight_panel(run, p, g), nullptr, partial, scratch);
+      if (spec.with_dx) products_of(p).dx->run(logits, weight_panel(run, p, g), nullptr, partial, scratch);
+      if (!spec.with_dw) continue;
       products_of(p).dw->run(logits, run.space + x_at, nullptr,
                              at(run.args.dweight, p * panel * spec.dim * static_cast<std::int64_t>(real_bytes)),
                              scratch);
@@ -350,7 +351,7 @@ void CrossEntropy::Plan::run(const CrossEntropyArgs& args) const {
     compute_losses(state);
     if (!spec.backward) continue;
     compute_gradients(state);
-    scatter_dx(state);
+    if (spec.with_dx) scatter_dx(state);
   }
   *args.loss_sum = state.loss;
   if (args.target_count) *args.target_count = state.count;

@@ -20,7 +20,8 @@ struct CrossEntropySpec {
   DType dtype = DType::kF32;  // of x, W and dx
   std::int64_t tokens = 0, dim = 0, vocab = 0;
   std::int64_t chunk_rows = 256;
-  bool backward = false;       // also dx and dW
+  bool backward = false;  // also dx and dW, unless said otherwise
+  bool with_dx = true, with_dw = true;
   bool accumulate_dw = false;  // dW += …
   bool count_correct = false;  // rows whose first largest logit is the target's
   double label_smoothing = 0;  // ε

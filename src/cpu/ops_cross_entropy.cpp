@@ -24,6 +24,13 @@ CrossEntropySpec spec_of(const CrossEntropyShape& shape, const Request& q, bool 
   return spec;
 }
 
+CrossEntropySpec spec_of(const LinearCrossEntropyGrad& op, const Request& q) {
+  CrossEntropySpec spec = spec_of(op.shape, q, true);
+  spec.with_dx = op.dx;
+  spec.with_dw = op.dweight;
+  return spec;
+}
+
 template <typename W>
 void write_statistics(std::byte* to, double loss, std::int64_t targets, std::int64_t correct) {
   auto* statistics = reinterpret_cast<W*>(to);
@@ -69,10 +76,10 @@ void register_head(Registry& registry) {
       });
   registry.add<LinearCrossEntropyGrad>(
       [](const LinearCrossEntropyGrad& op, const Request& q) {
-        return [head = CrossEntropy(spec_of(op.shape, q, true))](const KernelArguments& a) { run(head, a); };
+        return [head = CrossEntropy(spec_of(op, q))](const KernelArguments& a) { run(head, a); };
       },
       [](const LinearCrossEntropyGrad& op, const Request& q) {
-        return CrossEntropy(spec_of(op.shape, q, true)).workspace_bytes();
+        return CrossEntropy(spec_of(op, q)).workspace_bytes();
       });
 }
 

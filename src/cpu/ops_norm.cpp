@@ -39,25 +39,27 @@ void register_rmsnorm(Registry& registry) {
     };
   });
   registry.add<RmsNormGrad>(
-      [](const RmsNormGrad&, const Request& q) {
+      [](const RmsNormGrad& op, const Request& q) {
         const DType dtype = q.outputs[0].dtype;
         const RowKernels& k = row_kernels(dtype);
-        return [&k, s = Rows(q.outputs[0]), dtype, accumulate = q.has(5)](const KernelArguments& a) {
-          const std::int64_t chunks = pieces(s.rows, kChunkRows);
-          const std::byte* plus = a.inputs.size() > 4 ? a.inputs[4] : nullptr;
+        return
+            [&k, s = Rows(q.outputs[0]), dtype, accumulate = q.has(5), dweight = op.dweight](const KernelArguments& a) {
+              const std::int64_t chunks = pieces(s.rows, kChunkRows);
+              const std::byte* plus = a.inputs.size() > 4 ? a.inputs[4] : nullptr;
 #pragma omp parallel for schedule(static)
-          for (std::int64_t c = 0; c < chunks; ++c) {
-            std::byte* partial = a.workspace + c * s.width * s.wide;
-            std::memset(partial, 0, static_cast<std::size_t>(s.width * s.wide));
-            for (std::int64_t r = c * kChunkRows; r < std::min(s.rows, (c + 1) * kChunkRows); ++r) {
-              const std::int64_t at = r * s.row_bytes;
-              k.rmsnorm_grad(a.inputs[0] + at, a.inputs[1] + at, a.inputs[2], a.inputs[3] + r * s.wide,
-                             plus ? plus + at : nullptr, a.outputs[0] + at, partial, s.width);
-            }
-          }
-          sum_chunks(a.workspace, chunks, s.width * s.wide, s.width, accumulation_dtype(dtype), accumulate,
-                     a.outputs[1]);
-        };
+              for (std::int64_t c = 0; c < chunks; ++c) {
+                std::byte* partial = a.workspace + c * s.width * s.wide;
+                std::memset(partial, 0, static_cast<std::size_t>(s.width * s.wide));
+                for (std::int64_t r = c * kChunkRows; r < std::min(s.rows, (c + 1) * kChunkRows); ++r) {
+                  const std::int64_t at = r * s.row_bytes;
+                  k.rmsnorm_grad(a.inputs[0] + at, a.inputs[1] + at, a.inputs[2], a.inputs[3] + r * s.wide,
+                                 plus ? plus + at : nullptr, a.outputs[0] + at, partial, s.width);
+                }
+              }
+              if (!dweight) return;
+              sum_chunks(a.workspace, chunks, s.width * s.wide, s.width, accumulation_dtype(dtype), accumulate,
+                         a.outputs[1]);
+            };
       },
       [](const RmsNormGrad&, const Request& q) {
         const Rows s(q.outputs[0]);
@@ -80,29 +82,30 @@ void register_layernorm(Registry& registry) {
     };
   });
   registry.add<LayerNormGrad>(
-      [](const LayerNormGrad&, const Request& q) {
+      [](const LayerNormGrad& op, const Request& q) {
         const DType dtype = q.outputs[0].dtype;
         const RowKernels& k = row_kernels(dtype);
-        return
-            [&k, s = Rows(q.outputs[0]), dtype, add_weight = q.has(6), add_bias = q.has(7)](const KernelArguments& a) {
-              const std::int64_t chunks = pieces(s.rows, kChunkRows);
-              const std::int64_t sum_bytes = s.width * s.wide;
-              const std::byte* plus = a.inputs.size() > 5 ? a.inputs[5] : nullptr;
+        return [&k, s = Rows(q.outputs[0]), dtype, add_weight = q.has(6), add_bias = q.has(7),
+                dweight = op.dweight](const KernelArguments& a) {
+          const std::int64_t chunks = pieces(s.rows, kChunkRows);
+          const std::int64_t sum_bytes = s.width * s.wide;
+          const std::byte* plus = a.inputs.size() > 5 ? a.inputs[5] : nullptr;
 #pragma omp parallel for schedule(static)
-              for (std::int64_t c = 0; c < chunks; ++c) {
-                std::byte* partial = a.workspace + c * 2 * sum_bytes;
-                std::memset(partial, 0, static_cast<std::size_t>(2 * sum_bytes));
-                for (std::int64_t r = c * kChunkRows; r < std::min(s.rows, (c + 1) * kChunkRows); ++r) {
-                  const std::int64_t at = r * s.row_bytes;
-                  k.layernorm_grad(a.inputs[0] + at, a.inputs[1] + at, a.inputs[2], a.inputs[3] + r * s.wide,
-                                   a.inputs[4] + r * s.wide, plus ? plus + at : nullptr, a.outputs[0] + at, partial,
-                                   partial + sum_bytes, s.width);
-                }
-              }
-              const DType wide = accumulation_dtype(dtype);
-              sum_chunks(a.workspace, chunks, 2 * sum_bytes, s.width, wide, add_weight, a.outputs[1]);
-              sum_chunks(a.workspace + sum_bytes, chunks, 2 * sum_bytes, s.width, wide, add_bias, a.outputs[2]);
-            };
+          for (std::int64_t c = 0; c < chunks; ++c) {
+            std::byte* partial = a.workspace + c * 2 * sum_bytes;
+            std::memset(partial, 0, static_cast<std::size_t>(2 * sum_bytes));
+            for (std::int64_t r = c * kChunkRows; r < std::min(s.rows, (c + 1) * kChunkRows); ++r) {
+              const std::int64_t at = r * s.row_bytes;
+              k.layernorm_grad(a.inputs[0] + at, a.inputs[1] + at, a.inputs[2], a.inputs[3] + r * s.wide,
+                               a.inputs[4] + r * s.wide, plus ? plus + at : nullptr, a.outputs[0] + at, partial,
+                               partial + sum_bytes, s.width);
+            }
+          }
+          if (!dweight) return;
+          const DType wide = accumulation_dtype(dtype);
+          sum_chunks(a.workspace, chunks, 2 * sum_bytes, s.width, wide, add_weight, a.outputs[1]);
+          sum_chunks(a.workspace + sum_bytes, chunks, 2 * sum_bytes, s.width, wide, add_bias, a.outputs[2]);
+        };
       },
       [](const LayerNormGrad&, const Request& q) {
         const Rows s(q.outputs[0]);
@@ -158,6 +161,7 @@ void register_qk_norm(Registry& registry) {
               std::memcpy(dx + values, dy + values, static_cast<std::size_t>(s.row_bytes - values));
             }
           }
+          if (!op.dweight) return;
           const DType wide = accumulation_dtype(dtype);
           sum_chunks(a.workspace, chunks, 2 * sum_bytes, op.head_dim, wide, add_q, a.outputs[1]);
           sum_chunks(a.workspace + sum_bytes, chunks, 2 * sum_bytes, op.head_dim, wide, add_k, a.outputs[2]);

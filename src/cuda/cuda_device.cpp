@@ -153,9 +153,13 @@ CudaDevice::CudaDevice(const Options& options)
   cuda::register_embedding(*registry_, context_);
   cuda::register_linear(*registry_, context_);
   cuda::register_attention(*registry_, context_);
+  cuda::register_cross_attention(*registry_, context_);
+  cuda::register_cached_attention(*registry_, context_);
+  cuda::register_frames(*registry_, context_);
   cuda::register_head(*registry_, context_);
   cuda::register_update(*registry_, context_);
   cuda::register_compress(*registry_, context_);
+  cuda::register_columns(*registry_, context_);
 }
 
 CudaDevice::~CudaDevice() {

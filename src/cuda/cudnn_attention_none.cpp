@@ -4,7 +4,7 @@
 namespace convoy::cuda {
 
 std::shared_ptr<CudnnAttention> CudnnAttention::make(Context& /*context*/, const AttentionShape& /*shape*/,
-                                                     DType /*dtype*/, std::int64_t /*rows*/, std::int64_t /*length*/,
+                                                     DType /*dtype*/, const DenseAttention& /*dense*/,
                                                      bool /*backward*/) {
   return nullptr;
 }

@@ -7,6 +7,9 @@
 // h / (H / K). o and d_o: [tokens, H·D]. lse: f32 [H, tokens]. All are device memory, aligned to 4 bytes at least; 16
 // bytes and head sizes of a multiple of 8 are faster. Softmax and sums are f32; probabilities and their gradients are
 // rounded to a 16-bit dtype before their products. The same bits on every run: nothing is summed by atomics.
+//
+// Cross-attention: the queries are rows of q [tokens, H·D], keys and values rows of kv [keys, 2K·D] of another
+// sequence, and query t sees the keys [key_begin[t], key_end[t]); one without keys has o = 0 and lse = -inf.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -24,6 +27,7 @@ struct FlashShape {
   int heads = 1, kv_heads = 1, head_dim = 64;  // head_dim even, at most 256
   bool causal = true;                          // false: a query sees its whole document
   std::int64_t window = 0;                     // > 0: only keys with t - window < key < t + window
+  std::int64_t keys = 0;                       // > 0: cross-attention over as many keys; no mask but the ranges
   float scale = 0;                             // 0 = head_dim^(-1/2)
   float dropout = 0;                           // on the probabilities
   std::uint64_t seed = 0;
@@ -43,5 +47,13 @@ void flash_forward(cudaStream_t stream, const FlashShape& shape, const void* qkv
 void flash_backward(cudaStream_t stream, const FlashShape& shape, const void* d_o, const void* qkv, const void* o,
                     const float* lse, const std::int32_t* seq_start, const std::int64_t* token_keys, void* dqkv,
                     void* workspace);
+
+// The same for cross-attention, with key_begin and key_end i32 [tokens].
+void flash_cross_forward(cudaStream_t stream, const FlashShape& shape, const void* q, const void* kv,
+                         const std::int32_t* key_begin, const std::int32_t* key_end, const std::int64_t* token_keys,
+                         void* o, float* lse, void* workspace);
+void flash_cross_backward(cudaStream_t stream, const FlashShape& shape, const void* d_o, const void* q, const void* kv,
+                          const void* o, const float* lse, const std::int32_t* key_begin, const std::int32_t* key_end,
+                          const std::int64_t* token_keys, void* dq, void* dkv, void* workspace);
 
 }  // namespace convoy::cuda

@@ -88,14 +88,14 @@ __global__ void __launch_bounds__(KeysTiles<kDim>::kThreads) keys_kernel(const _
   const int block = static_cast<int>(blockIdx.x), kv = static_cast<int>(blockIdx.y);
   const int first = block * F::kKeys, warp_row = static_cast<int>(threadIdx.x / 32) * 16 * kTall;
   const int first_column = static_cast<int>(blockIdx.z) * kColumns * 8;
-  const std::uint16_t* qkv = static_cast<const std::uint16_t*>(job.qkv);
-  const int k_column = (job.heads + kv) * job.head_dim, v_column = (job.heads + job.kv_heads + kv) * job.head_dim;
+  const std::uint16_t* q = static_cast<const std::uint16_t*>(job.q);
+  const int column = kv * job.head_dim;
   const std::uint32_t k_at = shared_address(shared_bytes()), v_at = k_at + F::kKeyBytes;
   // Stages of queries, dO, lse2 and delta.
   const std::uint32_t stages_at = v_at + F::kKeyBytes;
   const auto copy_queries = [&](int head, int query, int stage) {
     const std::uint32_t to = stages_at + static_cast<std::uint32_t>(stage * F::kStageBytes);
-    copy_rows<kDim, kQueries, F::kThreads>(to, qkv + head * job.head_dim, job.row, query, job.tokens, job.head_dim,
+    copy_rows<kDim, kQueries, F::kThreads>(to, q + head * job.head_dim, job.q_row, query, job.tokens, job.head_dim,
                                            job.wide);
     copy_rows<kDim, kQueries, F::kThreads>(to + F::kQueryBytes,
                                            static_cast<const std::uint16_t*>(job.d_o) + head * job.head_dim, job.o_row,
@@ -113,10 +113,12 @@ __global__ void __launch_bounds__(KeysTiles<kDim>::kThreads) keys_kernel(const _
   const int2 hull = job.query_hull[block];
   int head = kv * job.group, query = hull.x;
   const int heads_end = head + job.group;
-  copy_rows<kDim, F::kKeys, F::kThreads>(k_at, qkv + k_column, job.row, first, job.tokens, job.head_dim, job.wide);
-  copy_rows<kDim, F::kKeys, F::kThreads>(v_at, qkv + v_column, job.row, first, job.tokens, job.head_dim, job.wide);
+  copy_rows<kDim, F::kKeys, F::kThreads>(k_at, static_cast<const std::uint16_t*>(job.k) + column, job.kv_row, first,
+                                         job.keys, job.head_dim, job.wide);
+  copy_rows<kDim, F::kKeys, F::kThreads>(v_at, static_cast<const std::uint16_t*>(job.v) + column, job.kv_row, first,
+                                         job.keys, job.head_dim, job.wide);
   copy_queries(head, query, 0);
-  const WarpRange seen = warp_range<kTall>(job.query_range, first + warp_row, job.tokens);
+  const WarpRange seen = warp_range<kTall>(job.query_range, first + warp_row, job.keys);
   float dk[kTall][kColumns][4], dv[kTall][kColumns][4];
   clear(dk);
   clear(dv);
@@ -137,7 +139,10 @@ __global__ void __launch_bounds__(KeysTiles<kDim>::kThreads) keys_kernel(const _
                                                          2 * F::kQueryBytes);
       float s[kTall][kWide][4], dp[kTall][kWide][4];
       score_product<T, kDim>(k_at + lane_row, q_stage + lane_by_columns<kDim>(), s);
-      if (!seen.fills(query, kQueries)) mask_scores(s, job.query_range, first + warp_row, job.tokens, query);
+      if (job.cross)
+        mask_columns(s, job.key_range, first + warp_row, query, job.tokens);
+      else if (!seen.fills(query, kQueries))
+        mask_scores(s, job.query_range, first + warp_row, job.keys, query);
       score_product<T, kDim>(v_at + lane_row, q_stage + F::kQueryBytes + lane_by_columns<kDim>(), dp);
       column_gradients(job, head, query, first + warp_row, lse2, lse2 + kQueries, s, dp);
       const std::uint32_t q_columns = q_stage + lane_by_rows<kDim>() + static_cast<std::uint32_t>(first_column * 2);
@@ -148,9 +153,10 @@ __global__ void __launch_bounds__(KeysTiles<kDim>::kThreads) keys_kernel(const _
     query = next_query;
     stage ^= 1;
   }
-  std::uint16_t* dqkv = static_cast<std::uint16_t*>(job.dqkv);
-  store_rows<T>(dk, job.scale, dqkv + k_column, job.row, first + warp_row, job.tokens, first_column, job.head_dim);
-  store_rows<T>(dv, job.keep_scale, dqkv + v_column, job.row, first + warp_row, job.tokens, first_column, job.head_dim);
+  store_rows<T>(dk, job.scale, static_cast<std::uint16_t*>(job.dk) + column, job.kv_row, first + warp_row, job.keys,
+                first_column, job.head_dim);
+  store_rows<T>(dv, job.keep_scale, static_cast<std::uint16_t*>(job.dv) + column, job.kv_row, first + warp_row,
+                job.keys, first_column, job.head_dim);
 }
 
 // --- dq ------------------------------------------------------------------------------------------------------------
@@ -193,22 +199,22 @@ __global__ void __launch_bounds__(QueriesTiles<kDim>::kThreads) queries_kernel(c
   const int block = static_cast<int>(gridDim.x - 1 - blockIdx.x);  // with a causal mask the last see the most keys
   const int head = static_cast<int>(blockIdx.y), kv = head / job.group;
   const int first = block * F::kQueries, warp_row = static_cast<int>(threadIdx.x / 32) * 16 * kTall;
-  const std::uint16_t* q = static_cast<const std::uint16_t*>(job.qkv) + head * job.head_dim;
-  const std::uint16_t* k = static_cast<const std::uint16_t*>(job.qkv) + (job.heads + kv) * job.head_dim;
-  const std::uint16_t* v = k + job.kv_heads * job.head_dim;
+  const std::uint16_t* q = static_cast<const std::uint16_t*>(job.q) + head * job.head_dim;
+  const std::uint16_t* k = static_cast<const std::uint16_t*>(job.k) + kv * job.head_dim;
+  const std::uint16_t* v = static_cast<const std::uint16_t*>(job.v) + kv * job.head_dim;
   const std::uint16_t* d_o = static_cast<const std::uint16_t*>(job.d_o) + head * job.head_dim;
   const std::uint32_t q_at = shared_address(shared_bytes()), do_at = q_at + F::kQueryBytes;
   const std::uint32_t k_at = do_at + F::kQueryBytes;
   // Stages of keys and values: K V K V.
   const auto copy_keys = [&](int key, int stage) {
     const std::uint32_t to = k_at + static_cast<std::uint32_t>(stage * 2 * F::kKeyBytes);
-    copy_rows<kDim, kKeys, F::kThreads>(to, k, job.row, key, job.tokens, job.head_dim, job.wide);
-    copy_rows<kDim, kKeys, F::kThreads>(to + F::kKeyBytes, v, job.row, key, job.tokens, job.head_dim, job.wide);
+    copy_rows<kDim, kKeys, F::kThreads>(to, k, job.kv_row, key, job.keys, job.head_dim, job.wide);
+    copy_rows<kDim, kKeys, F::kThreads>(to + F::kKeyBytes, v, job.kv_row, key, job.keys, job.head_dim, job.wide);
     copy_commit();
   };
 
   const int2 hull = job.key_hull[block];
-  copy_rows<kDim, F::kQueries, F::kThreads>(q_at, q, job.row, first, job.tokens, job.head_dim, job.wide);
+  copy_rows<kDim, F::kQueries, F::kThreads>(q_at, q, job.q_row, first, job.tokens, job.head_dim, job.wide);
   copy_rows<kDim, F::kQueries, F::kThreads>(do_at, d_o, job.o_row, first, job.tokens, job.head_dim, job.wide);
   copy_keys(hull.x, 0);
   const WarpRange seen = warp_range<kTall>(job.key_range, first + warp_row, job.tokens);
@@ -239,7 +245,7 @@ __global__ void __launch_bounds__(QueriesTiles<kDim>::kThreads) queries_kernel(c
     row_gradients(job, head, first + warp_row, key, lse2, delta, s, dp);
     add_product<T, kDim>(dp, k_stage + lane_by_rows<kDim>(), dq);
   }
-  store_rows<T>(dq, job.scale, static_cast<std::uint16_t*>(job.dqkv) + head * job.head_dim, job.row, first + warp_row,
+  store_rows<T>(dq, job.scale, static_cast<std::uint16_t*>(job.dq) + head * job.head_dim, job.q_row, first + warp_row,
                 job.tokens, 0, job.head_dim);
 }
 
@@ -256,7 +262,7 @@ void mma_backward_keys(cudaStream_t stream, const FlashJob& job) {
   for_padded_dim(job.head_dim, [&](auto dim) {
     using F = KeysTiles<dim()>;
     launch<keys_kernel<T, dim()>>(stream,
-                                  dim3(grid_of(job.tokens, F::kKeys), static_cast<unsigned>(job.kv_heads), F::kParts),
+                                  dim3(grid_of(job.keys, F::kKeys), static_cast<unsigned>(job.kv_heads), F::kParts),
                                   F::kThreads, F::kShared, job);
   });
 }

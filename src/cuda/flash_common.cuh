@@ -24,20 +24,23 @@ struct FlashTiles {
 };
 
 struct FlashJob {
-  int tokens, heads, kv_heads, group, head_dim;
-  std::int64_t row, o_row;  // elements of a row of qkv and of o
+  int tokens, keys, heads, kv_heads, group, head_dim;
+  bool cross;                          // the keys are another sequence's
+  std::int64_t q_row, kv_row, o_row;  // elements from a row of q, of k and v, of o to the next
   bool wide;                // rows may be copied by 16 bytes
   float scale, scale_log2;  // scale_log2: in units of powers of two
   // A probability is kept if the upper 24 random bits are >= drop_below; 0 = no dropout.
   std::uint32_t drop_below;
   float keep_scale;
   std::uint32_t use_word, seed[2];
-  const std::int32_t* seq_start;
+  const std::int32_t* first_key;  // of the query's document or range: dropout counts keys from there
+  const std::int32_t* end_key;    // of the query's range, for cross-attention
   const std::int64_t* token_keys;
-  const void *qkv, *o_in, *d_o;
-  void *o, *dqkv;
+  const void *q, *k, *v, *o_in, *d_o;
+  void *o, *dq, *dk, *dv;
   float* lse;
-  // The seen range [x, y) of each query (keys) and of each key (queries), and the hull of those of each block.
+  // The seen range [x, y) of each query (keys) and of each key (queries), and the hull of those of each block. In
+  // cross-attention a key's range holds the queries that see it, but others too.
   int2 *key_range, *key_hull, *query_range, *query_hull;
   float *lse2, *delta;  // [H, tokens]: lse in powers of two, rowsum(dO o)
 };
@@ -64,7 +67,7 @@ void launch(cudaStream_t stream, dim3 grid, int threads, std::size_t shared, con
 template <int kBits>
 __device__ __forceinline__ std::uint32_t keep_bits(const FlashJob& job, int head, int query, int first_key) {
   if (query >= job.tokens) return 0;
-  const int relative = first_key - job.seq_start[query];
+  const int relative = first_key - job.first_key[query];
   const std::uint64_t token = static_cast<std::uint64_t>(job.token_keys[query]);
   const std::uint32_t group = static_cast<std::uint32_t>(relative >> 2),
                       shift = static_cast<std::uint32_t>(relative) & 3;

@@ -89,20 +89,20 @@ __global__ void __launch_bounds__(ForwardTiles<kDim>::kThreads, ForwardTiles<kDi
   const int block = static_cast<int>(gridDim.x - 1 - blockIdx.x);  // with a causal mask the last see the most keys
   const int head = static_cast<int>(blockIdx.y), kv = head / job.group;
   const int first = block * F::kQueries, warp_row = static_cast<int>(threadIdx.x / 32) * 16 * kTall;
-  const std::uint16_t* q = static_cast<const std::uint16_t*>(job.qkv) + head * job.head_dim;
-  const std::uint16_t* k = static_cast<const std::uint16_t*>(job.qkv) + (job.heads + kv) * job.head_dim;
-  const std::uint16_t* v = k + job.kv_heads * job.head_dim;
+  const std::uint16_t* q = static_cast<const std::uint16_t*>(job.q) + head * job.head_dim;
+  const std::uint16_t* k = static_cast<const std::uint16_t*>(job.k) + kv * job.head_dim;
+  const std::uint16_t* v = static_cast<const std::uint16_t*>(job.v) + kv * job.head_dim;
   const std::uint32_t q_at = shared_address(shared_bytes()), k_at = q_at + F::kQueryBytes;
   // Stages of keys and values: K V K V.
   const auto copy_keys = [&](int key, int stage) {
     const std::uint32_t to = k_at + static_cast<std::uint32_t>(stage * 2 * F::kKeyBytes);
-    copy_rows<kDim, kKeys, F::kThreads>(to, k, job.row, key, job.tokens, job.head_dim, job.wide);
-    copy_rows<kDim, kKeys, F::kThreads>(to + F::kKeyBytes, v, job.row, key, job.tokens, job.head_dim, job.wide);
+    copy_rows<kDim, kKeys, F::kThreads>(to, k, job.kv_row, key, job.keys, job.head_dim, job.wide);
+    copy_rows<kDim, kKeys, F::kThreads>(to + F::kKeyBytes, v, job.kv_row, key, job.keys, job.head_dim, job.wide);
     copy_commit();
   };
 
   const int2 hull = job.key_hull[block];
-  copy_rows<kDim, F::kQueries, F::kThreads>(q_at, q, job.row, first, job.tokens, job.head_dim, job.wide);
+  copy_rows<kDim, F::kQueries, F::kThreads>(q_at, q, job.q_row, first, job.tokens, job.head_dim, job.wide);
   copy_keys(hull.x, 0);
   const WarpRange seen = warp_range<kTall>(job.key_range, first + warp_row, job.tokens);
   float o[kTall][kDim / 8][4];
@@ -139,7 +139,8 @@ __global__ void __launch_bounds__(ForwardTiles<kDim>::kThreads, ForwardTiles<kDi
   for (int m = 0; m < kTall; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float total = lanes_sum<4>(softmax.sum[m][half]), factor = job.keep_scale / total;
+      const float total = lanes_sum<4>(softmax.sum[m][half]);
+      const float factor = total > 0 ? job.keep_scale / total : 0.0f;  // a query may see no key
 #pragma unroll
       for (int n = 0; n < kDim / 8; ++n) {
         o[m][n][2 * half] *= factor;

@@ -92,17 +92,18 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const __grid_constant
   const int lane = static_cast<int>(threadIdx.x % 32), row = static_cast<int>(threadIdx.x / 32) * kPerWarp;
   const int block = static_cast<int>(gridDim.x - 1 - blockIdx.x), head = static_cast<int>(blockIdx.y);
   const int first = block * kRows, kv = head / job.group;
-  const float* qkv = static_cast<const float*>(job.qkv);
-  load_rows<kColumns>(qkv + head * job.head_dim, job.row, first, job.tokens, job.head_dim, q);
+  const float* keys = static_cast<const float*>(job.k) + kv * job.head_dim;
+  const float* values = static_cast<const float*>(job.v) + kv * job.head_dim;
+  load_rows<kColumns>(static_cast<const float*>(job.q) + head * job.head_dim, job.q_row, first, job.tokens,
+                      job.head_dim, q);
   float o[kPerWarp][kColumns] = {}, top[kPerWarp], sum[kPerWarp] = {};
 #pragma unroll
   for (int r = 0; r < kPerWarp; ++r) top[r] = -INFINITY;
   const int2 hull = job.key_hull[block];
   for (int key = hull.x; key < hull.y; key += kRows) {
     __syncthreads();
-    load_rows<kColumns>(qkv + (job.heads + kv) * job.head_dim, job.row, key, job.tokens, job.head_dim, k);
-    load_rows<kColumns>(qkv + (job.heads + job.kv_heads + kv) * job.head_dim, job.row, key, job.tokens, job.head_dim,
-                        v);
+    load_rows<kColumns>(keys, job.kv_row, key, job.keys, job.head_dim, k);
+    load_rows<kColumns>(values, job.kv_row, key, job.keys, job.head_dim, v);
     __syncthreads();
     float s[kPerWarp];
     dot_rows<kColumns>(q + row * R::kStride, k + lane * R::kStride, s);
@@ -125,7 +126,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const __grid_constant
 #pragma unroll
   for (int r = 0; r < kPerWarp; ++r) {
     const float total = lanes_sum<32>(sum[r]);
-    const float factor = job.keep_scale / total;
+    const float factor = total > 0 ? job.keep_scale / total : 0.0f;  // a query may see no key
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) o[r][c] *= factor;
     const int query = first + row + r;
@@ -153,17 +154,18 @@ __global__ void __launch_bounds__(kThreads) queries_kernel(const __grid_constant
   const int lane = static_cast<int>(threadIdx.x % 32), row = static_cast<int>(threadIdx.x / 32) * kPerWarp;
   const int block = static_cast<int>(gridDim.x - 1 - blockIdx.x), head = static_cast<int>(blockIdx.y);
   const int first = block * kRows, kv = head / job.group;
-  const float* qkv = static_cast<const float*>(job.qkv);
-  load_rows<kColumns>(qkv + head * job.head_dim, job.row, first, job.tokens, job.head_dim, q);
+  const float* keys = static_cast<const float*>(job.k) + kv * job.head_dim;
+  const float* values = static_cast<const float*>(job.v) + kv * job.head_dim;
+  load_rows<kColumns>(static_cast<const float*>(job.q) + head * job.head_dim, job.q_row, first, job.tokens,
+                      job.head_dim, q);
   load_rows<kColumns>(static_cast<const float*>(job.d_o) + head * job.head_dim, job.o_row, first, job.tokens,
                       job.head_dim, d_o);
   float dq[kPerWarp][kColumns] = {};
   const int2 hull = job.key_hull[block];
   for (int key = hull.x; key < hull.y; key += kRows) {
     __syncthreads();
-    load_rows<kColumns>(qkv + (job.heads + kv) * job.head_dim, job.row, key, job.tokens, job.head_dim, k);
-    load_rows<kColumns>(qkv + (job.heads + job.kv_heads + kv) * job.head_dim, job.row, key, job.tokens, job.head_dim,
-                        v);
+    load_rows<kColumns>(keys, job.kv_row, key, job.keys, job.head_dim, k);
+    load_rows<kColumns>(values, job.kv_row, key, job.keys, job.head_dim, v);
     __syncthreads();
     float s[kPerWarp], dp[kPerWarp];
     dot_rows<kColumns>(q + row * R::kStride, k + lane * R::kStride, s);
@@ -177,7 +179,7 @@ __global__ void __launch_bounds__(kThreads) queries_kernel(const __grid_constant
     }
     add_weighted<kColumns>(dp, k, lane, dq);
   }
-  store_rows<kColumns>(dq, job.scale, static_cast<float*>(job.dqkv) + head * job.head_dim, job.row, first + row,
+  store_rows<kColumns>(dq, job.scale, static_cast<float*>(job.dq) + head * job.head_dim, job.q_row, first + row,
                        job.tokens, job.head_dim, lane);
 }
 
@@ -188,16 +190,16 @@ __global__ void __launch_bounds__(kThreads) keys_kernel(const __grid_constant__ 
   float *v = k + R::kSize, *q = v + R::kSize, *d_o = q + R::kSize;
   const int lane = static_cast<int>(threadIdx.x % 32), row = static_cast<int>(threadIdx.x / 32) * kPerWarp;
   const int block = static_cast<int>(blockIdx.x), kv = static_cast<int>(blockIdx.y), first = block * kRows;
-  const float* qkv = static_cast<const float*>(job.qkv);
-  const int k_at = (job.heads + kv) * job.head_dim, v_at = (job.heads + job.kv_heads + kv) * job.head_dim;
-  load_rows<kColumns>(qkv + k_at, job.row, first, job.tokens, job.head_dim, k);
-  load_rows<kColumns>(qkv + v_at, job.row, first, job.tokens, job.head_dim, v);
+  const int column = kv * job.head_dim;
+  load_rows<kColumns>(static_cast<const float*>(job.k) + column, job.kv_row, first, job.keys, job.head_dim, k);
+  load_rows<kColumns>(static_cast<const float*>(job.v) + column, job.kv_row, first, job.keys, job.head_dim, v);
   float dk[kPerWarp][kColumns] = {}, dv[kPerWarp][kColumns] = {};
   const int2 hull = job.query_hull[block];
   for (int head = kv * job.group; head < (kv + 1) * job.group; ++head) {
     for (int query = hull.x; query < hull.y; query += kRows) {
       __syncthreads();
-      load_rows<kColumns>(qkv + head * job.head_dim, job.row, query, job.tokens, job.head_dim, q);
+      load_rows<kColumns>(static_cast<const float*>(job.q) + head * job.head_dim, job.q_row, query, job.tokens,
+                          job.head_dim, q);
       load_rows<kColumns>(static_cast<const float*>(job.d_o) + head * job.head_dim, job.o_row, query, job.tokens,
                           job.head_dim, d_o);
       __syncthreads();
@@ -209,16 +211,19 @@ __global__ void __launch_bounds__(kThreads) keys_kernel(const __grid_constant__ 
 #pragma unroll
       for (int r = 0; r < kPerWarp; ++r) {
         const int key = first + row + r;
-        score_gradient(job, inside(range_of(job.query_range, key, job.tokens), query + lane),
+        const bool seen = job.cross ? inside(range_of(job.key_range, query + lane, job.tokens), key)
+                                    : inside(range_of(job.query_range, key, job.keys), query + lane);
+        score_gradient(job, seen,
                        kept(job, head, query + lane, key), lse2, delta, s[r], dp[r]);
       }
       add_weighted<kColumns>(s, d_o, lane, dv);
       add_weighted<kColumns>(dp, q, lane, dk);
     }
   }
-  float* dqkv = static_cast<float*>(job.dqkv);
-  store_rows<kColumns>(dk, job.scale, dqkv + k_at, job.row, first + row, job.tokens, job.head_dim, lane);
-  store_rows<kColumns>(dv, job.keep_scale, dqkv + v_at, job.row, first + row, job.tokens, job.head_dim, lane);
+  store_rows<kColumns>(dk, job.scale, static_cast<float*>(job.dk) + column, job.kv_row, first + row, job.keys,
+                       job.head_dim, lane);
+  store_rows<kColumns>(dv, job.keep_scale, static_cast<float*>(job.dv) + column, job.kv_row, first + row, job.keys,
+                       job.head_dim, lane);
 }
 
 template <int kColumns>
@@ -230,9 +235,10 @@ void forward_of(cudaStream_t stream, const FlashJob& job) {
 template <int kColumns>
 void backward_of(cudaStream_t stream, const FlashJob& job) {
   constexpr std::size_t kShared = 4 * Rows<kColumns>::kSize * sizeof(float);
-  const unsigned blocks = grid_of(job.tokens, kRows);
-  launch<keys_kernel<kColumns>>(stream, dim3(blocks, static_cast<unsigned>(job.kv_heads)), kThreads, kShared, job);
-  launch<queries_kernel<kColumns>>(stream, dim3(blocks, static_cast<unsigned>(job.heads)), kThreads, kShared, job);
+  launch<keys_kernel<kColumns>>(stream, dim3(grid_of(job.keys, kRows), static_cast<unsigned>(job.kv_heads)), kThreads,
+                                kShared, job);
+  launch<queries_kernel<kColumns>>(stream, dim3(grid_of(job.tokens, kRows), static_cast<unsigned>(job.heads)), kThreads,
+                                   kShared, job);
 }
 
 }  // namespace

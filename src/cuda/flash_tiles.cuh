@@ -180,6 +180,26 @@ __device__ __forceinline__ void mask_scores(float (&s)[kTall][kWide][4], const i
     }
 }
 
+// The same where the ranges are the columns'.
+template <int kTall, int kWide>
+__device__ __forceinline__ void mask_columns(float (&s)[kTall][kWide][4], const int2* ranges, int first_row,
+                                             int first_column, int columns) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+#pragma unroll
+  for (int n = 0; n < kWide; ++n)
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int column = first_column + 8 * n + lane % 4 * 2 + e;
+      const int2 range = column < columns ? ranges[column] : make_int2(0, 0);
+      const int low = range.x - first_row - lane / 4, high = range.y - first_row - lane / 4;
+#pragma unroll
+      for (int m = 0; m < kTall; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          if (16 * m + 8 * half < low || 16 * m + 8 * half >= high) s[m][n][2 * half + e] = -INFINITY;
+    }
+}
+
 // The bits of dropout of the warp's queries (rows) and kWide * 8 keys (columns): 32 keys a word, spread over the lanes.
 template <int kTall, int kWide>
 struct QueryRowBits {

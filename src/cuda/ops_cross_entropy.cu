@@ -42,8 +42,8 @@ struct RowRule {
 
 // One row a block. With `backward`, the logits become scale · d(loss)/d(logits).
 template <typename T, int N>
-__global__ void __launch_bounds__(kBlock) loss_kernel(T* logits, const std::int32_t* targets, const float* scale,
-                                                      RowRule rule, Loss* losses) {
+__global__ void __launch_bounds__(kBlock)
+    loss_kernel(T* logits, const std::int32_t* targets, const float* scale, RowRule rule, Loss* losses) {
   __shared__ float shared[33];
   __shared__ Best bests[32];
   __shared__ Best best_shared;
@@ -123,7 +123,8 @@ __global__ void __launch_bounds__(kBlock) loss_kernel(T* logits, const std::int3
   }
 }
 
-__global__ void __launch_bounds__(kBlock) statistics_kernel(const Loss* losses, std::int64_t tokens, float* statistics) {
+__global__ void __launch_bounds__(kBlock)
+    statistics_kernel(const Loss* losses, std::int64_t tokens, float* statistics) {
   __shared__ double shared[3][kBlock];
   double sums[3] = {};
   for (std::int64_t t = threadIdx.x; t < tokens; t += kBlock) {
@@ -148,26 +149,28 @@ __global__ void __launch_bounds__(kBlock) statistics_kernel(const Loss* losses, 
 
 // The products of a chunk of rows; the last chunk may be shorter.
 struct ChunkProducts {
-  ChunkProducts(Context& c, DType dtype, std::int64_t rows, std::int64_t dim, std::int64_t vocab, bool backward,
-                bool accumulate) {
+  ChunkProducts(Context& c, DType dtype, std::int64_t rows, std::int64_t dim, std::int64_t vocab, bool with_dx,
+                bool with_dweight, bool accumulate) {
     logits = std::make_shared<Matmul>(c, MatmulSpec{dtype, dtype, rows, vocab, dim, false, true, false, false});
-    if (!backward) return;
-    dx = std::make_shared<Matmul>(c, MatmulSpec{dtype, dtype, rows, dim, vocab, false, false, false, false});
-    dweight =
-        std::make_shared<Matmul>(c, MatmulSpec{dtype, DType::kF32, vocab, dim, rows, true, false, accumulate, false});
+    if (with_dx)
+      dx = std::make_shared<Matmul>(c, MatmulSpec{dtype, dtype, rows, dim, vocab, false, false, false, false});
+    if (with_dweight) {
+      dweight =
+          std::make_shared<Matmul>(c, MatmulSpec{dtype, DType::kF32, vocab, dim, rows, true, false, accumulate, false});
+    }
   }
   std::shared_ptr<Matmul> logits, dx, dweight;
 };
 
 struct Head {
-  Head(Context& context, const CrossEntropyShape& shape, const KernelRequest& q, bool with_backward)
+  Head(Context& context, const CrossEntropyShape& shape, const KernelRequest& q, bool with_dx, bool with_dweight)
       : c(&context),
         dtype(q.inputs[0]->dtype),
         tokens(q.inputs[0]->shape[0]),
         dim(q.inputs[0]->shape[1]),
         rule{q.inputs[1]->shape[0], static_cast<float>(shape.label_smoothing), static_cast<float>(shape.z_loss),
-             with_backward},
-        accumulate(with_backward && q.has(4)) {
+             with_dx || with_dweight},
+        accumulate(with_dweight && q.has(4)) {
     std::int64_t most = shape.chunk_rows;
     if (most == 0) {
       most = std::max<std::int64_t>(
@@ -178,10 +181,12 @@ struct Head {
     chunk = std::max<std::int64_t>(1, std::min(most, tokens));
     const std::int64_t rest = tokens % chunk;
     if (tokens >= chunk) {
-      first.emplace(context, dtype, chunk, dim, rule.vocab, with_backward, accumulate);
-      if (with_backward) later.emplace(context, dtype, chunk, dim, rule.vocab, with_backward, true);
+      first.emplace(context, dtype, chunk, dim, rule.vocab, with_dx, with_dweight, accumulate);
+      if (with_dweight) later.emplace(context, dtype, chunk, dim, rule.vocab, with_dx, with_dweight, true);
     }
-    if (rest > 0) last.emplace(context, dtype, rest, dim, rule.vocab, with_backward, accumulate || tokens > chunk);
+    if (rest > 0) {
+      last.emplace(context, dtype, rest, dim, rule.vocab, with_dx, with_dweight, accumulate || tokens > chunk);
+    }
   }
 
   std::size_t logit_bytes() const {
@@ -211,8 +216,9 @@ struct Head {
       });
       check_launch("cross-entropy");
       if (!rule.backward) continue;
-      products.dx->run(logits, a.inputs[1], nullptr, nullptr, a.outputs[1] + begin * row_bytes, a.workspace);
-      products.dweight->run(logits, x, nullptr, a.outputs[2], a.outputs[2], a.workspace);
+      if (products.dx)
+        products.dx->run(logits, a.inputs[1], nullptr, nullptr, a.outputs[1] + begin * row_bytes, a.workspace);
+      if (products.dweight) products.dweight->run(logits, x, nullptr, a.outputs[2], a.outputs[2], a.workspace);
     }
     statistics_kernel<<<1, kBlock, 0, c->stream>>>(losses, tokens, reinterpret_cast<float*>(a.outputs[0]));
     check_launch("cross-entropy's sums");
@@ -231,17 +237,17 @@ struct Head {
 void register_head(KernelRegistry& registry, Context& c) {
   registry.add<LinearCrossEntropy>(
       [&c](const LinearCrossEntropy& op, const KernelRequest& q) {
-        return [head = Head(c, op.shape, q, false)](const KernelArguments& a) { head.run(a); };
+        return [head = Head(c, op.shape, q, false, false)](const KernelArguments& a) { head.run(a); };
       },
       [&c](const LinearCrossEntropy& op, const KernelRequest& q) {
-        return Head(c, op.shape, q, false).workspace_bytes();
+        return Head(c, op.shape, q, false, false).workspace_bytes();
       });
   registry.add<LinearCrossEntropyGrad>(
       [&c](const LinearCrossEntropyGrad& op, const KernelRequest& q) {
-        return [head = Head(c, op.shape, q, true)](const KernelArguments& a) { head.run(a); };
+        return [head = Head(c, op.shape, q, op.dx, op.dweight)](const KernelArguments& a) { head.run(a); };
       },
       [&c](const LinearCrossEntropyGrad& op, const KernelRequest& q) {
-        return Head(c, op.shape, q, true).workspace_bytes();
+        return Head(c, op.shape, q, op.dx, op.dweight).workspace_bytes();
       });
 }
 

@@ -16,7 +16,9 @@ void with_row_cut(std::int64_t width, F&& f) {
   constexpr int kWide = 16 / sizeof(T);
   const auto by_packs = [&]<int N>() {
     const std::int64_t packs = width / N;
-    const auto threads = [&](int per_thread) { return static_cast<int>(ceil_div(ceil_div(packs, per_thread), 32) * 32); };
+    const auto threads = [&](int per_thread) {
+      return static_cast<int>(ceil_div(ceil_div(packs, per_thread), 32) * 32);
+    };
     if (packs <= 512) return f.template operator()<N, 1>(threads(1));
     if (packs <= 1024) return f.template operator()<N, 2>(threads(2));
     if (packs <= 2048) return f.template operator()<N, 4>(threads(4));
@@ -28,8 +30,8 @@ void with_row_cut(std::int64_t width, F&& f) {
 
 // kLayer: LayerNorm, else RMSNorm.
 template <bool kLayer, typename T, int N, int P>
-__global__ void norm_kernel(const T* x, const T* residual, T* sum, const T* weight, const T* bias, T* y, float* mean_out,
-                            float* rstd_out, std::int64_t width, float eps) {
+__global__ void norm_kernel(const T* x, const T* residual, T* sum, const T* weight, const T* bias, T* y,
+                            float* mean_out, float* rstd_out, std::int64_t width, float eps) {
   __shared__ float shared[33];
   const std::int64_t row = blockIdx.x;
   const auto per_row = static_cast<float>(width);
@@ -177,9 +179,9 @@ void register_rmsnorm(KernelRegistry& registry, Context& c) {
     };
   });
   registry.add<RmsNormGrad>(
-      [&c](const RmsNormGrad&, const KernelRequest& q) {
+      [&c](const RmsNormGrad& op, const KernelRequest& q) {
         return [&c, dtype = q.outputs[0].dtype, rows = q.outputs[0].shape[0], width = q.outputs[0].shape[1],
-                accumulate = q.has(5)](const KernelArguments& a) {
+                accumulate = q.has(5), dweight = op.dweight](const KernelArguments& a) {
           auto* partial = reinterpret_cast<float*>(a.workspace);
           const std::int64_t blocks = std::min(rows, kGradBlocks);
           with_type(dtype, [&]<typename T>() {
@@ -190,6 +192,7 @@ void register_rmsnorm(KernelRegistry& registry, Context& c) {
             });
           });
           check_launch("rmsnorm_grad");
+          if (!dweight) return;
           sum_partials(partial, blocks, width, width, accumulate, out<float>(a, 1), c.stream);
         };
       },
@@ -215,9 +218,9 @@ void register_layernorm(KernelRegistry& registry, Context& c) {
     };
   });
   registry.add<LayerNormGrad>(
-      [&c](const LayerNormGrad&, const KernelRequest& q) {
+      [&c](const LayerNormGrad& op, const KernelRequest& q) {
         return [&c, dtype = q.outputs[0].dtype, rows = q.outputs[0].shape[0], width = q.outputs[0].shape[1],
-                add_weight = q.has(6), add_bias = q.has(7)](const KernelArguments& a) {
+                add_weight = q.has(6), add_bias = q.has(7), dweight = op.dweight](const KernelArguments& a) {
           auto* partial = reinterpret_cast<float*>(a.workspace);
           const std::int64_t blocks = std::min(rows, kGradBlocks);
           with_type(dtype, [&]<typename T>() {
@@ -228,6 +231,7 @@ void register_layernorm(KernelRegistry& registry, Context& c) {
             });
           });
           check_launch("layernorm_grad");
+          if (!dweight) return;
           sum_partials(partial, blocks, width, width, add_weight, out<float>(a, 1), c.stream);
           sum_partials(partial + blocks * width, blocks, width, width, add_bias, out<float>(a, 2), c.stream);
         };

@@ -46,7 +46,7 @@ __global__ void qk_norm_grad_kernel(const T* dy, const T* qkv, const T* q_weight
   __shared__ float shared[kWarps][32];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   float sums[2][kPerLane] = {};
-  const auto one = [&](std::int64_t row, int head, bool query, float (&sum)[kPerLane]) {
+  const auto one = [&](std::int64_t row, int head, bool query, float(&sum)[kPerLane]) {
     const std::int64_t at = row * s.width + head * s.dim;
     const T* weight = query ? q_weight : k_weight;
     const float rstd = query ? q_rstd[row * s.query + head] : k_rstd[row * s.key + head - s.query];
@@ -114,8 +114,8 @@ void register_qk_norm(KernelRegistry& registry, Context& c) {
   });
   registry.add<QkNormGrad>(
       [&c](const QkNormGrad& op, const KernelRequest& q) {
-        return [&c, s = heads_of(op, q.outputs[0]), dtype = q.outputs[0].dtype, add_q = q.has(6),
-                add_k = q.has(7)](const KernelArguments& a) {
+        return [&c, s = heads_of(op, q.outputs[0]), dtype = q.outputs[0].dtype, add_q = q.has(6), add_k = q.has(7),
+                dweight = op.dweight](const KernelArguments& a) {
           auto* partial = reinterpret_cast<float*>(a.workspace);
           const std::int64_t blocks = grad_blocks(s.rows);
           with_type(dtype, [&]<typename T>() {
@@ -126,6 +126,7 @@ void register_qk_norm(KernelRegistry& registry, Context& c) {
                 reinterpret_cast<T*>(a.outputs[0]), partial, s);
           });
           check_launch("qk_norm_grad");
+          if (!dweight) return;
           sum_partials(partial, blocks, s.dim, s.dim, add_q, reinterpret_cast<float*>(a.outputs[1]), c.stream);
           sum_partials(partial + blocks * s.dim, blocks, s.dim, s.dim, add_k, reinterpret_cast<float*>(a.outputs[2]),
                        c.stream);

@@ -13,8 +13,12 @@ void register_qk_norm(KernelRegistry& registry, Context& context);
 void register_embedding(KernelRegistry& registry, Context& context);
 void register_linear(KernelRegistry& registry, Context& context);
 void register_attention(KernelRegistry& registry, Context& context);
+void register_cross_attention(KernelRegistry& registry, Context& context);
+void register_cached_attention(KernelRegistry& registry, Context& context);
+void register_frames(KernelRegistry& registry, Context& context);
 void register_head(KernelRegistry& registry, Context& context);
 void register_update(KernelRegistry& registry, Context& context);
 void register_compress(KernelRegistry& registry, Context& context);
+void register_columns(KernelRegistry& registry, Context& context);
 
 }  // namespace convoy::cuda

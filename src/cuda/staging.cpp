@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/parallel.h"
 #include "cuda/cuda_check.h"
 
 namespace convoy::cuda {
@@ -10,8 +11,21 @@ namespace {
 
 constexpr std::size_t kRing = std::size_t{16} << 20;  // some twenty micro-batches of a 0.5B model
 constexpr std::size_t kPiece = std::size_t{2} << 20;  // of a large copy: filled while those before are under way
+constexpr std::size_t kStrip = std::size_t{1} << 18;  // of a piece, for one of the host's threads
 constexpr std::size_t kLine = 256;
 constexpr std::size_t kMostUnderWay = 1024;
+
+// One thread copies slower than the link to the GPU.
+void copy_on_host(std::byte* to, std::span<const std::byte> from) {
+  if (from.size() <= kStrip) {
+    std::memcpy(to, from.data(), from.size());
+    return;
+  }
+  parallel_for(static_cast<std::int64_t>((from.size() + kStrip - 1) / kStrip), [&](std::int64_t strip) {
+    const std::size_t at = static_cast<std::size_t>(strip) * kStrip;
+    std::memcpy(to + at, from.data() + at, std::min(kStrip, from.size() - at));
+  });
+}
 
 }  // namespace
 
@@ -26,7 +40,7 @@ void Staging::copy_in(std::byte* to, std::span<const std::byte> from) {
   while (!from.empty()) {
     const std::size_t bytes = std::min(from.size(), kPiece);
     std::byte* at = reserve(bytes);
-    std::memcpy(at, from.data(), bytes);
+    copy_on_host(at, from.first(bytes));
     check_cuda(cudaMemcpyAsync(to, at, bytes, cudaMemcpyHostToDevice, stream_), "a copy to the GPU");
     check_cuda(cudaEventRecord(under_way_.back().done, stream_), "an event");
     to += bytes;

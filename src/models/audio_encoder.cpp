@@ -103,6 +103,7 @@ ValueId AudioEncoder::block(GraphInputs& in, ValueId x, std::int64_t l) const {
   shape.scale = 1.0 / std::sqrt(static_cast<double>(shape.head_dim));
   shape.causal = false;
   shape.row_tokens = in.options().encoder_frames();
+  shape.whole_rows = true;
   const ValueId a = g.add_op(Attention{shape}, {qkv, in.audio_start(), kNoValue}, {"attention", "lse"})[0];
   x = g.add_op(Add{}, {x, in.linear(a, p, true, "attention_out")}, {"residual"})[0];
   return add_mlp(in, x, p, c_.norm_eps);

@@ -14,6 +14,14 @@ std::int64_t Model::parameter_count() const {
   return count;
 }
 
+std::uint64_t row_key(std::uint64_t token_key, std::int64_t place) {
+  // SplitMix64's steps (Steele et al., 2014): neighbouring keys give unrelated ones.
+  std::uint64_t x = token_key + 0x9e3779b97f4a7c15U * (static_cast<std::uint64_t>(place) + 1);
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
+  return x ^ (x >> 31);
+}
+
 void initialize(const Parameter& parameter, std::size_t index, std::uint64_t seed, std::span<float> values) {
   if (parameter.sinusoids) {
     const std::int64_t width = parameter.shape[1], half = width / 2;
@@ -27,18 +35,19 @@ void initialize(const Parameter& parameter, std::size_t index, std::uint64_t see
     }
     return;
   }
-  if (parameter.init_std == 0) {
+  if (parameter.init_std == 0 && parameter.init_bound == 0) {
     std::fill(values.begin(), values.end(), parameter.init_value);
     return;
   }
   // Each piece has a random stream of its own, so that the pool can draw them side by side.
   constexpr std::size_t kPiece = 1 << 16;
-  const auto deviation = static_cast<float>(parameter.init_std);
+  const bool uniform = parameter.init_std == 0;
+  const auto size = static_cast<float>(uniform ? parameter.init_bound : parameter.init_std);
   parallel_for(static_cast<std::int64_t>((values.size() + kPiece - 1) / kPiece), [&](std::int64_t piece) {
     RandomStream random(seed, (static_cast<std::uint64_t>(index + 1) << 32) + static_cast<std::uint64_t>(piece));
     const std::size_t begin = static_cast<std::size_t>(piece) * kPiece;
     for (float& value : values.subspan(begin, std::min(kPiece, values.size() - begin)))
-      value = deviation * random.normal();
+      value = size * (uniform ? 2 * random.uniform() - 1 : random.normal());
   });
   if (parameter.zero_row >= 0) {
     const std::int64_t width = parameter.shape.numel() / parameter.shape[0];

@@ -24,6 +24,7 @@ struct Parameter {
   std::int64_t zero_row = -1;  // a row that starts as zeros (the pad token)
   bool decay = true;           // weight decay applies (Hugging Face: not to biases and norms)
   bool trainable = true;       // else it has neither gradient nor optimizer state
+  double init_bound = 0;       // uniform in ±init_bound, where not 0 and init_std is 0
   bool sinusoids = false;  // starts as row p = [sin(p·w_i) …, cos(p·w_i) …], w_i = 10000^(-i/(d/2 - 1)) (Whisper)
 };
 
@@ -33,6 +34,7 @@ struct FileTensor {
   Shape shape;
   std::size_t parameter = 0;
   std::int64_t first_row = 0;  // in units of the parameter's first dimension
+  bool adapter = false;        // of an adapter's file, not the model's
 };
 
 enum class GraphKind : std::uint8_t {
@@ -99,6 +101,8 @@ inline constexpr const char* kTargets = "targets";         // i32: the token to 
 inline constexpr const char* kPositions = "positions";     // i32, within the document
 inline constexpr const char* kSeqStart = "seq_start";      // i32: index of the first token of the document
 inline constexpr const char* kTokenKeys = "token_keys";    // i64: keys the dropout of this token
+// i64[n], of rows of the graph that are no tokens, as many for each row of the batch: keys their dropout (row_key).
+inline constexpr const char* kRowKeys = "row_keys_";       // and n
 inline constexpr const char* kRows = "rows";               // i32[logit_rows]
 inline constexpr const char* kCacheRow = "cache_row";      // i32: where this token's keys and values go, or -1
 inline constexpr const char* kCacheBegin = "cache_begin";  // i32: the rows [begin, end) that this token may see
@@ -119,6 +123,9 @@ inline constexpr const char* kAudioRows = "audio_rows";  // i32[tokens]: the aud
 inline constexpr const char* kKeyBegin = "key_begin";    // i32[tokens]: encoder frames that the token sees
 inline constexpr const char* kKeyEnd = "key_end";
 }  // namespace batch_input
+
+// The key of the random numbers of the `place`-th of those rows of a batch row whose first token has `token_key`.
+std::uint64_t row_key(std::uint64_t token_key, std::int64_t place);
 
 struct ModelGraph {
   Graph graph;                   // its outputs are `result` and, with a cache, the cache

@@ -30,7 +30,9 @@ std::string canonical_name(const Model& model, const std::map<std::string, const
 
 WeightMap match_weights(const Model& model, const std::vector<StoredTensor>& stored, const std::string& where) {
   std::map<std::string, const FileTensor*> known;
-  for (const FileTensor& tensor : model.file_tensors()) known[tensor.name] = &tensor;
+  for (const FileTensor& tensor : model.file_tensors()) {
+    if (!tensor.adapter) known[tensor.name] = &tensor;
+  }
   WeightMap map;
   std::map<std::string, std::string> found;  // canonical → stored
   std::vector<std::string> unexpected;
@@ -62,7 +64,7 @@ WeightMap match_weights(const Model& model, const std::vector<StoredTensor>& sto
   }
   std::vector<std::string> missing;
   for (const FileTensor& tensor : model.file_tensors()) {
-    if (found.count(tensor.name) == 0) missing.push_back(tensor.name);
+    if (!tensor.adapter && found.count(tensor.name) == 0) missing.push_back(tensor.name);
   }
   if (missing.empty() && unexpected.empty()) return map;
   std::string what;
@@ -76,6 +78,7 @@ WeightMap match_weights(const Model& model, const std::vector<StoredTensor>& sto
 WeightMap canonical_weights(const Model& model, DType dtype) {
   WeightMap map;
   for (const FileTensor& tensor : model.file_tensors()) {
+    if (tensor.adapter) continue;
     map.bindings.push_back({{tensor.name, {dtype, tensor.shape}}, false, tensor.parameter, tensor.first_row});
     if (model.writes_all_names() && tensor.name == model.tied_embedding())
       map.bindings.push_back({{model.tied_head(), {dtype, tensor.shape}}, false, tensor.parameter, tensor.first_row});

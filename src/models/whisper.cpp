@@ -126,6 +126,8 @@ ValueId Whisper::block(GraphInputs& in, ValueId x, ValueId audio, std::int64_t l
   AttentionShape cross = heads();
   const std::int64_t rows = in.options().table_length > 0 ? in.options().tokens / in.options().table_length : 0;
   if (rows > 0) cross.row_tokens = in.options().audio_windows / rows * in.options().encoder_frames();
+  cross.whole_rows =
+      rows > 0 && in.options().tokens % in.options().table_length == 0 && in.options().kind != GraphKind::kLogits;
   std::size_t kv = p;
   p += 2;  // weight and bias
   add_branch(in.cross_attention(cross, q, [&] { return project(in, audio, kv, c_.hidden, 2, 0, "kv"); }));

@@ -7,11 +7,16 @@ namespace {
 
 class Recomputation {
  public:
-  Recomputation(Graph& graph, RecomputeMode mode) : graph_(graph), mode_(mode) {}
+  Recomputation(Graph& graph, const RecomputeOptions& options)
+      : graph_(graph), mode_(options.mode), options_(options) {}
 
   void run() {
-    find_saved();
-    choose_dropped();
+    if (mode_ == RecomputeMode::kFit) {
+      take_steps();
+    } else {
+      find_saved();
+      choose_dropped();
+    }
     rewrite();
   }
 
@@ -36,6 +41,15 @@ class Recomputation {
       }
     }
     for (ValueId id : graph_.outputs) crosses_block_[at(id)] = true;
+  }
+
+  void take_steps() {
+    dropped_.assign(graph_.value_count(), false);
+    const std::vector<RecomputeStep> steps = recompute_steps(graph_, options_.rates);
+    const auto taken = std::min(static_cast<std::size_t>(options_.steps), steps.size());
+    for (std::size_t s = 0; s < taken; ++s) {
+      for (ValueId id : steps[s].dropped) dropped_[at(id)] = true;
+    }
   }
 
   void choose_dropped() {
@@ -96,6 +110,7 @@ class Recomputation {
 
   Graph& graph_;
   RecomputeMode mode_;
+  const RecomputeOptions& options_;
   std::vector<bool> saved_, crosses_block_, dropped_, available_;  // by value
   std::vector<ValueId> copies_;                                    // by value
   std::vector<NodeId> order_;
@@ -111,12 +126,14 @@ std::string_view name_of(RecomputeMode mode) {
       return "selective";
     case RecomputeMode::kFull:
       return "full";
+    case RecomputeMode::kFit:
+      return "fit";
   }
   return "?";
 }
 
-void recompute(Graph& graph, RecomputeMode mode) {
-  if (mode != RecomputeMode::kNone) Recomputation(graph, mode).run();
+void recompute(Graph& graph, const RecomputeOptions& options) {
+  if (options.mode != RecomputeMode::kNone) Recomputation(graph, options).run();
   eliminate_dead_nodes(graph);
 }
 

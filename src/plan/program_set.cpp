@@ -21,7 +21,7 @@ void add_batch_inputs(const Graph& graph, Layout& layout) {
   }
 }
 
-Graph micro_graph(const Model& model, const TrainShape& shape, bool accumulate) {
+Graph differentiated_graph(const Model& model, const TrainShape& shape, bool accumulate) {
   ModelGraph built = model.build(graph_options(shape, GraphKind::kTrain, shape.rows));
   const ValueId scale =
       built.graph.add_source(Role::kBatch, batch_input::kLossScale, {accumulation_dtype(shape.dtype), {1}});
@@ -30,13 +30,18 @@ Graph micro_graph(const Model& model, const TrainShape& shape, bool accumulate) 
     if (model.parameters()[p].trainable) trained.push_back(built.weights[p]);
   }
   differentiate(built.graph, {{{built.result, scale}}, trained, accumulate});
-  recompute(built.graph, shape.recompute);
-  fuse(built.graph);
-  order(built.graph);
-  // After the order, which depends on sizes: communication must come in the same order on every rank.
-  if (shape.zero.shards_weights()) gather_weights(built.graph, shape.zero);
-  if (shape.zero.shards_gradients()) shard_gradients(built.graph, shape.zero);
   return std::move(built.graph);
+}
+
+Graph micro_graph(const Model& model, const TrainShape& shape, bool accumulate) {
+  Graph graph = differentiated_graph(model, shape, accumulate);
+  recompute(graph, {shape.recompute, shape.recompute_steps, shape.rates});
+  fuse(graph);
+  order(graph);
+  // After the order, which depends on sizes: communication must come in the same order on every rank.
+  if (shape.zero.shards_weights()) gather_weights(graph, shape.zero);
+  if (shape.zero.shards_gradients()) shard_gradients(graph, shape.zero);
+  return graph;
 }
 
 Graph forward_graph(const Model& model, const GraphOptions& options, const ZeroOptions& zero) {
@@ -390,6 +395,10 @@ std::string error_name(const std::string& parameter) {
 
 std::string moment_name(int moment, const std::string& parameter) {
   return (moment == 0 ? "exp_avg." : "exp_avg_sq.") + parameter;
+}
+
+std::vector<RecomputeStep> recompute_steps(const Model& model, const TrainShape& shape) {
+  return recompute_steps(differentiated_graph(model, shape, false), shape.rates);
 }
 
 ProgramSet make_programs(const Model& model, const TrainShape& shape, const WorkspaceSizes& workspaces) {

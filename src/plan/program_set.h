@@ -18,6 +18,8 @@ struct TrainShape {
   std::int64_t eval_rows = 0;     // sequences of an evaluation batch; 0 = no evaluation
   DType dtype = DType::kF32;
   RecomputeMode recompute = RecomputeMode::kNone;
+  std::int64_t recompute_steps = 0;  // of RecomputeMode::kFit: see plan/fit_recompute.h
+  MachineRates rates;                // likewise
   // Sum the micro-batches' gradients by a fixed binary tree, so that the result does not depend on how they are spread
   // over ranks; else one after the other, in one buffer.
   bool deterministic = true;
@@ -81,6 +83,9 @@ struct ProgramSet {
   // The most bytes any placement could do with, for the activations of all programs.
   std::size_t activation_lower_bound = 0;
 };
+
+// The steps of recomputation that RecomputeMode::kFit can take, in order.
+std::vector<RecomputeStep> recompute_steps(const Model& model, const TrainShape& shape);
 
 ProgramSet make_programs(const Model& model, const TrainShape& shape, const WorkspaceSizes& workspaces);
 

@@ -60,7 +60,7 @@ struct CheckpointSaver::Job {
   std::string optimizer_file;
   bool with_optimizer = false;
   std::vector<TensorSource> weights;
-  const Json* config = nullptr;
+  const ModelSource* source = nullptr;
   fs::path carry_from;
   std::string training_state, trainer_state;
 
@@ -87,9 +87,7 @@ void CheckpointSaver::Job::write_other() {
 }
 
 void CheckpointSaver::Job::write_first() {
-  ModelFolderOptions options;
-  options.carry_from = carry_from;
-  writer->record(write_model_folder(folder, *config, weights, options));
+  writer->record(write_trained(folder, *source, weights, carry_from));
   weights.clear();
   if (with_optimizer) {
     FileDigest digest = write_optimizer_state(folder / optimizer_file, optimizer);
@@ -149,7 +147,7 @@ void CheckpointSaver::start(std::int64_t step, const CheckpointContent& content)
   job->with_optimizer = !content.model_only && (first || sharded);
   job->weights =
       snapshot_weights(content.engine.store(), content.weights, content.source.folder.get(), communicator_, first);
-  job->config = content.source.config.get();
+  job->source = &content.source;
   job->carry_from = content.carry_from;
   if (job->with_optimizer) {
     job->optimizer = snapshot_optimizer(content.engine);

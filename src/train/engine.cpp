@@ -50,6 +50,22 @@ Engine::Engine(Device& device, const Model& model, const TrainShape& shape, Comm
   const std::int64_t rows = std::max(shape.rows, shape.eval_rows);
   for (const BatchConstant& each : model.constants(graph_options(shape, GraphKind::kTrain, rows)))
     put(each.name.c_str(), each.bytes);
+  for (const Slot& slot : programs_.layout.slots(Role::kBatch)) {
+    if (!slot.name.starts_with(batch_input::kRowKeys)) continue;
+    const std::int64_t count = slot.spec.numel();
+    check(count % shape.rows == 0, "rows of the graph that are not divided evenly among those of the batch");
+    row_keys_.emplace_back(slot.name, std::vector<std::uint64_t>(static_cast<std::size_t>(count)));
+  }
+}
+
+// Rows that are no tokens: as many for each row of the batch, keyed by its first token's key.
+void Engine::put_row_keys(std::span<const std::uint64_t> token_keys) {
+  for (auto& [name, keys] : row_keys_) {
+    const auto each = keys.size() / static_cast<std::size_t>(shape_.rows);
+    for (std::size_t i = 0; i < keys.size(); ++i)
+      keys[i] = row_key(token_keys[i / each * static_cast<std::size_t>(shape_.seq)], static_cast<std::int64_t>(i % each));
+    put(name.c_str(), std::as_bytes(std::span(keys)));
+  }
 }
 
 std::byte* Engine::address(Role role, const std::string& name) const {
@@ -176,6 +192,7 @@ LossTotals Engine::micro_step(const BatchView& batch, double scale) {
 void Engine::start_micro_step(const BatchView& batch, double scale) {
   copy_batch(batch);
   put(batch_input::kTokenKeys, std::as_bytes(batch.token_keys));
+  put_row_keys(batch.token_keys);
   set_scalar_input(batch_input::kLossScale, scale);
   top_reduced_ = false;
   if (micro_accumulate_ && !partial_sums_.empty()) {

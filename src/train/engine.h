@@ -75,6 +75,7 @@ class Engine {
  private:
   void put(const char* name, std::span<const std::byte> bytes);
   void copy_batch(const BatchView& batch);
+  void put_row_keys(std::span<const std::uint64_t> token_keys);
   void set_scalar_input(const char* name, double value);
   std::vector<Executor*> executors() const;
   void merge_top();
@@ -102,6 +103,7 @@ class Engine {
   std::unique_ptr<DeviceMemory> statistics_;
   std::vector<DType> started_;
   std::vector<LossTotals> losses_;
+  std::vector<std::pair<std::string, std::vector<std::uint64_t>>> row_keys_;  // by batch input
 };
 
 }  // namespace convoy

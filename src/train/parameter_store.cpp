@@ -79,13 +79,19 @@ std::vector<std::byte> converted(DType from, std::span<const std::byte> values, 
 
 }  // namespace
 
+void ParameterStore::draw(std::size_t parameter, std::uint64_t seed) {
+  const Parameter& of = model_.parameters()[parameter];
+  std::vector<float> values(static_cast<std::size_t>(of.shape.numel()));
+  convoy::initialize(of, parameter, seed, values);
+  set_rows(parameter, 0, DType::kF32, std::as_bytes(std::span(values)));
+}
+
 void ParameterStore::initialize(std::uint64_t seed) {
-  for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
-    const Parameter& parameter = model_.parameters()[p];
-    std::vector<float> values(static_cast<std::size_t>(parameter.shape.numel()));
-    convoy::initialize(parameter, p, seed, values);
-    set_rows(p, 0, DType::kF32, std::as_bytes(std::span(values)));
-  }
+  for (std::size_t p = 0; p < model_.parameters().size(); ++p) draw(p, seed);
+}
+
+void ParameterStore::initialize_fresh(std::size_t parameter) {
+  draw(parameter, shape_.seed);
 }
 
 StoredPart ParameterStore::part(Role role, std::size_t parameter, int moment) const {

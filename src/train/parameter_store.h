@@ -25,6 +25,8 @@ class ParameterStore {
   const Model& model() const { return model_; }
   // Draws the weights of a new model.
   void initialize(std::uint64_t seed);
+  // Draws one parameter that the files lack, from the run's seed.
+  void initialize_fresh(std::size_t parameter);
   // Sets rows of a parameter (and of its master copy) from values of any floating dtype, as far as this rank holds
   // them.
   void set_rows(std::size_t parameter, std::int64_t first_row, DType dtype, std::span<const std::byte> values);
@@ -45,6 +47,7 @@ class ParameterStore {
   std::vector<std::byte> read(Role role, const std::string& name) const;
 
  private:
+  void draw(std::size_t parameter, std::uint64_t seed);
   Role source_role(std::size_t parameter, DType dtype) const;
 
   Device& device_;

@@ -12,8 +12,10 @@
 #include "base/parallel.h"
 #include "checkpoint/output_lock.h"
 #include "config/resolve.h"
+#include "models/freeze.h"
 #include "monitor/svg_plot.h"
 #include "plan/ceilings.h"
+#include "plan/fit_recompute.h"
 #include "plan/memory_report.h"
 #include "plan/model_flops.h"
 #include "train/keep_alive.h"
@@ -197,8 +199,7 @@ void load_best(const Trainer& trainer, Engine& engine) {
     log_warning("load_best_model_at_end: no checkpoint of the best evaluation was kept; the last weights are saved");
     return;
   }
-  const ModelFolder folder(*best);
-  load_weights(engine.store(), folder);
+  load_trained(engine.store(), *best);
   log_info("the best model is that of {}", best->string());
 }
 
@@ -236,12 +237,25 @@ void warn_of_precision(const RunConfig& config, const ModelSource& source) {
   }
 }
 
+// The weights that a checkpoint writes: all, or with LoRA what is trained.
+std::size_t written_bytes(const ModelSource& source) {
+  if (source.adapter != nullptr) return static_cast<std::size_t>(trainable_count(*source.model)) * sizeof(float);
+  return static_cast<std::size_t>(source.model->parameter_count()) * size_of(source.stored);
+}
+
+// "7 parameters", and how many of them are trained where not all are.
+std::string parameters_text(const Model& model) {
+  const std::int64_t all = model.parameter_count(), trained = trainable_count(model);
+  if (all == trained) return fmt::format("{} parameters", all);
+  return fmt::format("{} parameters, {} of them trained ({:.2f}%)", all, trained,
+                     100 * static_cast<double>(trained) / static_cast<double>(all));
+}
+
 // What a checkpoint copies before it is written beside training: this rank's optimizer state, on the first rank the
 // weights.
 std::size_t snapshot_bytes(const RunConfig& config, const ModelSource& source, const ProgramSet& programs, int rank) {
   if (!config.async_save || config.save_strategy == Interval::kNo) return 0;
-  std::size_t bytes =
-      rank == 0 ? static_cast<std::size_t>(source.model->parameter_count()) * size_of(source.stored) : 0;
+  std::size_t bytes = rank == 0 ? written_bytes(source) : 0;
   if (config.save_only_model) return bytes;
   for (Role role : {Role::kMaster, Role::kMoment}) {
     for (const Slot& slot : programs.layout.slots(role)) bytes += slot.spec.bytes();
@@ -278,6 +292,29 @@ std::string listing(const ProgramSet& programs) {
   return text + print(programs.update);
 }
 
+// recompute: fit. The ranks take the same steps: as many as the one with the least room needs.
+void fit_recompute(const RunConfig& config, const ModelSource& source, const std::optional<Ceilings>& ceilings,
+                   Device& device, Communicator& communicator, TrainShape& shape) {
+  if (shape.recompute != RecomputeMode::kFit) return;
+  shape.rates = machine_rates(ceilings, shape.dtype, shape.has_own_memory);
+  communicator.broadcast(std::as_writable_bytes(std::span(&shape.rates, 1)), 0);
+  const std::int64_t mine = fitting_recompute_steps(
+      *source.model, shape, device, memory_limit(config, shape.zero.world, device), beside_the_arenas(config, source));
+  for (int rank = 0; rank < communicator.size(); ++rank) {
+    std::int64_t theirs = mine;
+    communicator.broadcast(std::as_writable_bytes(std::span(&theirs, 1)), rank);
+    shape.recompute_steps = std::max(shape.recompute_steps, theirs);
+  }
+}
+
+// "fit (12 steps, 4.1% of the arithmetic)"
+std::string recompute_text(const TrainShape& shape, const ProgramSet& programs) {
+  if (shape.recompute != RecomputeMode::kFit) return std::string(name_of(shape.recompute));
+  const double whole = programs.micro.cost().flops;
+  return fmt::format("fit ({} steps, {:.1f}% of the arithmetic)", shape.recompute_steps,
+                     100 * (whole - model_flops(programs.micro)) / whole);
+}
+
 void report_plan(const ModelSource& source, const TrainShape& shape, const RunConfig& config, Device& device,
                  bool first) {
   const ProgramSet programs = make_programs(*source.model, shape, device);
@@ -285,10 +322,11 @@ void report_plan(const ModelSource& source, const TrainShape& shape, const RunCo
   require_fit(*source.model, shape, device, report, memory_limit(config, shape.zero.world, device),
               beside_the_arenas(config, source));
   if (!first) return;
-  log_info("{}: {} parameters, {} of memory planned{}{}\n{}", source.model->family(), source.model->parameter_count(),
+  log_info("{}: {}, {} of memory planned{}{}\n{}", source.model->family(), parameters_text(*source.model),
            human_bytes(report.total),
            report.host_total > 0 ? fmt::format(" and {} of the host's", human_bytes(report.host_total)) : "",
            shape.zero.world > 1 ? " on this rank" : "", print(report));
+  if (shape.recompute == RecomputeMode::kFit) log_info("recompute {}", recompute_text(shape, programs));
   if (config.print_program) fmt::print("{}", listing(programs));
 }
 
@@ -308,6 +346,11 @@ int run_training(const RunConfig& settings, Device& device, const std::string& v
   // Read by every rank, so that an error ends them all alike.
   const std::optional<Ceilings> ceilings = known_ceilings(config, device);
   const ModelSource source = open_model(config);
+  if (config.from_scratch && source.adapter != nullptr) {
+    throw usage_error("LoRA adapts a model that is there, and from_scratch starts from random weights")
+        .at(config.source_of("from_scratch"))
+        .mend("give --model FOLDER, or leave lora_rank out");
+  }
   if (first) warn_of_precision(config, source);
   CheckpointStore store(config.output_dir);
   std::optional<OutputLock> output_lock;
@@ -319,7 +362,8 @@ int run_training(const RunConfig& settings, Device& device, const std::string& v
     throw usage_error("eval_strategy asks for evaluations but there are no validation data")
         .mend("give --validation_files or --validation_split");
   }
-  const TrainShape shape = train_shape(config, source, evaluates(config), rank, communicator.size());
+  TrainShape shape = train_shape(config, source, evaluates(config), rank, communicator.size());
+  fit_recompute(config, source, ceilings, device, communicator, shape);
   report_plan(source, shape, config, device, first);
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(tokenizer_path(config));
   const RunData data = open_data(config, *tokenizer, source.model->vocab_size(), shape, communicator,
@@ -335,12 +379,7 @@ int run_training(const RunConfig& settings, Device& device, const std::string& v
   if (source.dtype == DType::kF16) scaler.emplace(loss_scale_settings(config));
 
   Engine engine(device, *source.model, shape, &communicator);
-  WeightMap weights = canonical_weights(*source.model, source.stored);
-  if (source.folder) {
-    weights = load_weights(engine.store(), *source.folder);
-  } else {
-    engine.store().initialize(shape.seed);
-  }
+  const WeightMap weights = start_weights(engine.store(), source, shape);
   std::optional<std::filesystem::path> checkpoint;
   if (config.resume_from_checkpoint) checkpoint = find_checkpoint(*config.resume_from_checkpoint, store, communicator);
   std::optional<std::int64_t> resumed_step;
@@ -402,19 +441,32 @@ std::string plan_run(const RunConfig& settings, Device& device) {
   const RunConfig config = for_ranks(settings, ranks);
   apply_process_settings(config, 0, 1);
   const ModelSource source = open_model(config);
-  const TrainShape shape = train_shape(config, source, evaluates(config), 0, ranks);
+  TrainShape shape = train_shape(config, source, evaluates(config), 0, ranks);
+  const MemoryLimit limit = memory_limit(config, ranks, device);
+  if (shape.recompute == RecomputeMode::kFit) {
+    const MachineRates rates = machine_rates(known_ceilings(config, device), shape.dtype, shape.has_own_memory);
+    for (int r = 0; r < ranks; ++r) {
+      TrainShape theirs = train_shape(config, source, evaluates(config), r, ranks);
+      theirs.rates = shape.rates = rates;
+      theirs.recompute_steps = shape.recompute_steps;
+      shape.recompute_steps =
+          fitting_recompute_steps(*source.model, theirs, device, limit, beside_the_arenas(config, source));
+    }
+  }
   const ProgramSet programs = make_programs(*source.model, shape, device);
   const MemoryReport report = full_report(config, source, programs, shape);
   const double tokens = static_cast<double>(shape.tokens());
   std::string text =
-      fmt::format("{}: {} parameters, {}, micro-batch {} × {} tokens, accumulation {}, recompute {}{}\nrank 0\n{}",
-                  source.model->family(), source.model->parameter_count(), name_of(shape.dtype), shape.rows, shape.seq,
-                  shape.accumulation, name_of(shape.recompute),
+      fmt::format("{}: {}, {}, micro-batch {} × {} tokens, accumulation {}, recompute {}{}\nrank 0\n{}",
+                  source.model->family(), parameters_text(*source.model), name_of(shape.dtype), shape.rows, shape.seq,
+                  shape.accumulation, recompute_text(shape, programs),
                   ranks > 1 ? fmt::format(", {} ranks, ZeRO stage {}", ranks, shape.zero.stage) : "", print(report));
   std::size_t most = report.total;
   std::size_t most_host = report.host_total;
   for (int r = 1; r < ranks; ++r) {
-    const TrainShape theirs_shape = train_shape(config, source, evaluates(config), r, ranks);
+    TrainShape theirs_shape = train_shape(config, source, evaluates(config), r, ranks);
+    theirs_shape.recompute_steps = shape.recompute_steps;
+    theirs_shape.rates = shape.rates;
     const ProgramSet others = make_programs(*source.model, theirs_shape, device);
     const MemoryReport theirs = full_report(config, source, others, theirs_shape);
     text += fmt::format("rank {}\n{}", r, print(theirs));
@@ -426,7 +478,6 @@ std::string plan_run(const RunConfig& settings, Device& device) {
   const std::vector<Alternative> others = alternatives(*source.model, shape, device, beside_the_arenas(config, source));
   if (!others.empty()) text += "less memory with:\n" + print(others, report.total);
   if (config.print_program) text += listing(programs);
-  const MemoryLimit limit = memory_limit(config, ranks, device);
   text += fmt::format("{} are available{}{}: the run {}\n", human_bytes(limit.device),
                       most_host > 0 ? fmt::format(", {} of the host's", human_bytes(limit.host)) : "",
                       ranks > 1 ? " for each rank" : "",

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "train/adapter_io.h"
 
 namespace convoy {
 
@@ -21,20 +22,52 @@ std::uint64_t expected_bytes(const CheckpointContent& content) {
   return bytes;
 }
 
+std::vector<FileDigest> write_trained(const std::filesystem::path& folder, const ModelSource& source,
+                                      const std::vector<TensorSource>& tensors,
+                                      const std::filesystem::path& carry_from) {
+  ModelFolderOptions options;
+  options.carry_from = carry_from;
+  options.adapter = source.adapter != nullptr;
+  return write_model_folder(folder, options.adapter ? *source.adapter : *source.config, tensors, options);
+}
+
+void load_trained(ParameterStore& store, const std::filesystem::path& folder) {
+  if (!lora_adapters(store.model()).empty()) {
+    load_adapter(store, folder);
+    return;
+  }
+  const ModelFolder model(folder);
+  load_weights(store, model);
+}
+
+WeightMap start_weights(ParameterStore& store, const ModelSource& source, const TrainShape& shape) {
+  WeightMap weights = canonical_weights(*source.model, source.stored);
+  if (source.folder) {
+    weights = load_weights(store, *source.folder);
+  } else {
+    store.initialize(shape.seed);
+  }
+  if (source.adapter == nullptr) return weights;
+  if (source.adapter_from.empty()) {
+    draw_adapters(store);
+  } else {
+    load_adapter(store, source.adapter_from);
+  }
+  // As exact as they are kept.
+  return adapter_map(*source.model, shape.has_master() ? DType::kF32 : shape.dtype);
+}
+
 void save_model(const std::filesystem::path& folder, const Engine& engine, const ModelSource& source,
                 const WeightMap& weights, const std::filesystem::path& carry_from, Communicator* communicator) {
   const bool first = communicator == nullptr || communicator->rank() == 0;
   const std::vector<TensorSource> tensors =
       snapshot_weights(engine.store(), weights, source.folder.get(), communicator, first);
   if (!first) return;
-  ModelFolderOptions options;
-  options.carry_from = carry_from;
-  write_model_folder(folder, *source.config, tensors, options);
+  write_trained(folder, source, tensors, carry_from);
 }
 
 void load_checkpoint(Engine& engine, const std::filesystem::path& folder) {
-  const ModelFolder model(folder);
-  load_weights(engine.store(), model);
+  load_trained(engine.store(), folder);
   if (optimizer_files(folder).empty()) {
     throw data_error("the checkpoint holds no optimizer state (it was saved with save_only_model)")
         .at(folder.string())

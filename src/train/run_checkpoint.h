@@ -22,6 +22,15 @@ struct CheckpointContent {
 // Room that the checkpoint will take on the disk: weights, all ranks' optimizer tensors, and some for the rest.
 std::uint64_t expected_bytes(const CheckpointContent& content);
 
+// Writes what a run trains: the whole model as a Hugging Face folder, or its adapters as peft's.
+std::vector<FileDigest> write_trained(const std::filesystem::path& folder, const ModelSource& source,
+                                      const std::vector<TensorSource>& tensors,
+                                      const std::filesystem::path& carry_from);
+// Reads it back.
+void load_trained(ParameterStore& store, const std::filesystem::path& folder);
+// The weights that a run starts from, and how what it trains is written.
+WeightMap start_weights(ParameterStore& store, const ModelSource& source, const TrainShape& shape);
+
 // Writes the model as a Hugging Face folder (at the end of a run). All ranks must call; the first one writes.
 void save_model(const std::filesystem::path& folder, const Engine& engine, const ModelSource& source,
                 const WeightMap& weights, const std::filesystem::path& carry_from, Communicator* communicator);

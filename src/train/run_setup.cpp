@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "config/resolve.h"
+#include "models/freeze.h"
+#include "models/name_pattern.h"
 #include "plan/memory_report.h"
+#include "train/adapter_io.h"
 #include "train/weights_io.h"
 
 namespace convoy {
@@ -37,6 +41,8 @@ RecomputeMode recompute_mode(RecomputeSetting mode) {
       return RecomputeMode::kSelective;
     case RecomputeSetting::kFull:
       return RecomputeMode::kFull;
+    case RecomputeSetting::kFit:
+      return RecomputeMode::kFit;
   }
   throw internal_error("an unknown recompute mode");
 }
@@ -56,6 +62,83 @@ std::unique_ptr<Json> read_model_config(const RunConfig& config, std::string& wh
   return std::make_unique<Json>(read_json(path));
 }
 
+// "3" and "4-7" → 3, 4, 5, 6, 7.
+std::vector<std::int64_t> layer_numbers(const RunConfig& config) {
+  std::vector<std::int64_t> numbers;
+  for (const std::string& text : config.layers_to_transform) {
+    const std::size_t dash = text.find('-');
+    const auto number = [&](std::size_t begin, std::size_t end) {
+      std::int64_t value = -1;
+      const auto [stop, failure] = std::from_chars(text.data() + begin, text.data() + end, value);
+      if (failure != std::errc{} || stop != text.data() + end || value < 0 || value > 100000) {
+        throw usage_error(fmt::format("'{}' is neither a layer nor a range of layers", text))
+            .at(config.source_of("layers_to_transform"))
+            .mend("write 3, or 4-7");
+      }
+      return value;
+    };
+    const std::int64_t first = number(0, std::min(dash, text.size()));
+    const std::int64_t last = dash == std::string::npos ? first : number(dash + 1, text.size());
+    for (std::int64_t layer = first; layer <= last; ++layer) numbers.push_back(layer);
+  }
+  return numbers;
+}
+
+ModuleNames module_names(const RunConfig& config, const char* key, const std::vector<std::string>& given) {
+  if (std::none_of(given.begin(), given.end(), NamePattern::is_regex)) return {given, false};
+  if (given.size() == 1) return {{given[0].substr(1, given[0].size() - 2)}, true};
+  throw usage_error(fmt::format("{} takes a list of names or one regular expression", key))
+      .at(config.source_of(key))
+      .mend("put all into one expression: /(.*\\.)?(q_proj|v_proj)/");
+}
+
+LoraConfig lora_settings(const RunConfig& config) {
+  LoraConfig lora;
+  lora.rank = config.lora_rank.value_or(lora.rank);
+  lora.alpha = config.lora_alpha.value_or(2.0 * static_cast<double>(lora.rank));
+  lora.dropout = config.lora_dropout;
+  lora.rslora = config.use_rslora;
+  if (!config.target_modules.empty()) lora.targets = module_names(config, "target_modules", config.target_modules);
+  lora.exclude = module_names(config, "exclude_modules", config.exclude_modules);
+  lora.layers = layer_numbers(config);
+  lora.modules_to_save = config.modules_to_save;
+  return lora;
+}
+
+// Freezes weights, or adds adapters, as the settings say.
+void choose_trained(const RunConfig& config, ModelSource& source) {
+  const bool lora = config.lora_rank || config.adapter;
+  if (!config.freeze.empty()) {
+    if (lora) {
+      throw usage_error("freeze and LoRA exclude each other: LoRA freezes the model's own weights")
+          .at(config.source_of("freeze"))
+          .mend("leave freeze out; what LoRA is to train besides goes into modules_to_save");
+    }
+    source.model = freeze(std::move(source.model), config.freeze, config.source_of("freeze"));
+  }
+  if (!lora) return;
+  if (config.lora_rank && config.adapter) {
+    throw usage_error("lora_rank says a new adapter and adapter an old one")
+        .at(config.source_of("adapter"))
+        .mend("leave lora_rank out: the adapter's own adapter_config.json counts");
+  }
+  LoraConfig settings;
+  if (config.adapter) {
+    source.adapter_from = *config.adapter;
+    source.adapter = std::make_unique<Json>(read_adapter_json(source.adapter_from));
+    settings = read_adapter_config(source.adapter_from);
+    source.model = add_lora(std::move(source.model), settings, (source.adapter_from / kAdapterConfig).string());
+    return;
+  }
+  settings = lora_settings(config);
+  source.model = add_lora(std::move(source.model), settings, config.source_of("lora_rank"));
+  settings = resolved(settings, *source.model);
+  const auto& adapters = lora_adapters(*source.model);
+  const bool transposed =
+      std::any_of(adapters.begin(), adapters.end(), [](const LoraAdapter& each) { return each.module.transposed; });
+  source.adapter = std::make_unique<Json>(lora_config_json(settings, config.model.value_or(""), transposed));
+}
+
 }  // namespace
 
 ModelSource open_model(const RunConfig& config) {
@@ -66,6 +149,7 @@ ModelSource open_model(const RunConfig& config) {
     source.model = make_model(*source.config, source.where, options);
     source.dtype = resolve_dtype(config, std::nullopt);
     source.stored = source.dtype;
+    choose_trained(config, source);
     return source;
   }
   if (!config.model)
@@ -76,6 +160,7 @@ ModelSource open_model(const RunConfig& config) {
   source.model = make_model(*source.config, source.where, options);
   source.stored = stored_dtype(match_folder(*source.model, *source.folder));
   source.dtype = resolve_dtype(config, source.stored);
+  choose_trained(config, source);
   return source;
 }
 

@@ -1,6 +1,7 @@
 // From the settings of a run to a model, its programs' shape and its files.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -20,6 +21,9 @@ struct ModelSource {
   std::unique_ptr<Model> model;
   DType dtype = DType::kF32;   // of the weights that the forward pass reads
   DType stored = DType::kF32;  // of the weights in files
+  // With LoRA: adapter_config.json, and the adapter to start from (empty: a new one).
+  std::unique_ptr<Json> adapter;
+  std::filesystem::path adapter_from;
 };
 
 // Reads config.json, and of the weights only their headers. Throws usage and data errors.

@@ -45,6 +45,7 @@ TEST_P(CachedAttentionTest, EqualsWholeAttention) {
   const auto count = static_cast<std::int64_t>(lengths.size());
   const std::unique_ptr<Device> device = testing::test_device();
   for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16, DType::kF16}) {
+    if (dtype == DType::kF64 && !device->host_memory()) continue;  // a GPU computes in f32 at most
     const std::vector<double> qkv = testing::random_values(tokens * width, 4);
     Graph whole;
     const ValueId x = whole.add_source(Role::kBatch, "qkv", {dtype, {tokens, width}});

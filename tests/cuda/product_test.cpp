@@ -102,29 +102,36 @@ TEST_F(CudaProduct, MatmulTakesOddRows) {
   });
 }
 
-// TF32 rounds the factors to 10 bits: measurably coarser than f32, and close all the same.
+// TF32 rounds the factors to 10 bits: measurably coarser than f32, and close all the same. The product is large,
+// because the search may find f32 faster for a small one; the first rows are compared.
 TEST_F(CudaProduct, Tf32IsUsedWhereItIsAskedFor) {
   CudaDevice::Options options;
   options.tf32 = true;
   CudaDevice coarse(options);
+  constexpr std::size_t kWidth = 2048, kDepth = 512, kCompared = 16;
   MatmulSpec spec;
-  spec.m = spec.n = spec.k = 256;
+  spec.m = spec.n = kWidth;
+  spec.k = kDepth;
+  const auto a_bytes = testing::to_bytes(DType::kF32, testing::random_values(kWidth * kDepth, 5));
+  const auto b_bytes = testing::to_bytes(DType::kF32, testing::random_values(kDepth * kWidth, 6));
+  const std::vector<double> a = testing::from_bytes(DType::kF32, a_bytes),
+                            b = testing::from_bytes(DType::kF32, b_bytes);
+  std::vector<double> expected(kCompared * kWidth, 0.0);
+  for (std::size_t i = 0; i < kCompared; ++i) {
+    for (std::size_t k = 0; k < kDepth; ++k) {
+      for (std::size_t j = 0; j < kWidth; ++j) expected[i * kWidth + j] += a[i * kDepth + k] * b[k * kWidth + j];
+    }
+  }
   const auto error = [&](CudaDevice& device) {
     const cuda::Matmul product(device.context(), spec);
-    const auto bytes = testing::to_bytes(DType::kF32, testing::random_values(256 * 256, 5));
-    const std::vector<double> values = testing::from_bytes(DType::kF32, bytes);
-    const auto a = device.allocate(bytes.size()), c = device.allocate(bytes.size()),
+    const auto left = device.allocate(a_bytes.size()), right = device.allocate(b_bytes.size()),
+               out = device.allocate(kWidth * kWidth * sizeof(float)),
                workspace = device.allocate(cuda::kMatmulWorkspace);
-    device.copy_in(a->data(), bytes);
-    product.run(a->data(), a->data(), nullptr, nullptr, c->data(), workspace->data());
-    std::vector<std::byte> got(bytes.size());
-    device.copy_out(got, c->data());
-    std::vector<double> expected(256 * 256, 0.0);
-    for (std::size_t i = 0; i < 256; ++i) {
-      for (std::size_t k = 0; k < 256; ++k) {
-        for (std::size_t j = 0; j < 256; ++j) expected[i * 256 + j] += values[i * 256 + k] * values[k * 256 + j];
-      }
-    }
+    device.copy_in(left->data(), a_bytes);
+    device.copy_in(right->data(), b_bytes);
+    product.run(left->data(), right->data(), nullptr, nullptr, out->data(), workspace->data());
+    std::vector<std::byte> got(expected.size() * sizeof(float));
+    device.copy_out(got, out->data());
     return testing::relative_error(testing::from_bytes(DType::kF32, got), expected);
   };
   EXPECT_LE(error(*device_), 2e-6);

@@ -6,6 +6,7 @@
 #include "cpu/cpu_device.h"
 #include "graph/ops/activation.h"
 #include "graph/ops/attention.h"
+#include "graph/ops/columns.h"
 #include "graph/ops/elementwise.h"
 #include "graph/ops/embedding.h"
 #include "graph/ops/linear.h"
@@ -69,6 +70,14 @@ TEST_F(Gradients, LinearUsedTwiceSumsItsGradients) {
                               return g.add_op(Add{}, {x, g.add_op(Linear{}, {once, w})[0]})[0];
                             },
                             {"x", "w"}});
+}
+
+TEST_F(Gradients, AddColumns) {
+  check_gradients(device_, {[](Graph& g, Tensors& t) {
+                              Builder b{g, t};
+                              return g.add_op(AddColumns{3}, {b.floats("x", {5, 9}), b.floats("part", {5, 4})})[0];
+                            },
+                            {"x", "part"}});
 }
 
 TEST_F(Gradients, SwiGlu) {

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "checkpoint/model_folder.h"
 #include "golden_batch.h"
@@ -173,6 +174,40 @@ TEST(GoldenBf16, LossAndNormLieInTheNeighbourhood) {
   const UpdateResult update = engine.update(1e-3, 1);
   EXPECT_NEAR(update.gradient_norm, expected["grad_norm"].get<double>(), 0.02);
 }
+
+// The models that hear with 16-bit weights and arithmetic, beside the float32 reference.
+class Golden16Bit : public ::testing::TestWithParam<std::tuple<std::string, DType>> {};
+
+TEST_P(Golden16Bit, LossAndGradientsLieInTheNeighbourhood) {
+  const auto& [name, dtype] = GetParam();
+  const std::unique_ptr<Device> device = testing::test_device();
+  const Json expected = read_json(golden(name) / "golden.json");
+  const SafetensorsFile io(golden(name) / "io.safetensors");
+  const ModelFolder folder(golden(name) / "model");
+  const auto model = make_model(folder.config(), "config.json");
+  const GoldenBatch batch = read_batch(io, *model, folder.config());
+  Engine engine(*device, *model, shape_for(batch, expected["optimizer"], dtype));
+  load_weights(engine.store(), folder);
+  const LossTotals totals = engine.micro_step(batch.view(), 1.0 / static_cast<double>(batch.target_count));
+  const bool f16 = dtype == DType::kF16;
+  EXPECT_NEAR(totals.mean(), expected["losses"][0].get<double>(), f16 ? 1e-3 : 5e-3);
+  const double whole = expected["grad_norms"][0];
+  const auto names = names_in(io, *model);
+  for (const FileTensor& tensor : model->file_tensors()) {
+    if (!model->parameters()[tensor.parameter].trainable) continue;
+    const std::vector<double> reference = floats(io, "grad." + names.at(tensor.name));
+    const double distance = relative_distance(file_gradient(engine, tensor), reference) * norm(reference);
+    EXPECT_LT(distance, (f16 ? 0.01 : 0.05) * std::max(norm(reference), 0.01 * whole)) << tensor.name;
+  }
+  EXPECT_NEAR(engine.update(1e-3, 1).gradient_norm, whole, (f16 ? 2e-3 : 1e-2) * whole);
+}
+
+INSTANTIATE_TEST_SUITE_P(SpeechModels, Golden16Bit,
+                         ::testing::Combine(::testing::Values("whisper", "glmasr"),
+                                            ::testing::Values(DType::kBF16, DType::kF16)),
+                         [](const auto& test) {
+                           return std::get<0>(test.param) + "_" + std::string(name_of(std::get<1>(test.param)));
+                         });
 
 }  // namespace
 }  // namespace convoy

@@ -11,6 +11,7 @@
 #include "passes/fuse.h"
 #include "passes/order.h"
 #include "passes/place.h"
+#include "plan/fit_recompute.h"
 #include "plan/memory_report.h"
 #include "plan/program_set.h"
 
@@ -30,14 +31,16 @@ Json qwen2(std::int64_t layers) {
               {"num_key_value_heads", 2}, {"tie_word_embeddings", true}};
 }
 
-Graph training_graph(const Model& model, RecomputeMode mode) {
+constexpr MachineRates kRates{6e14, 4e14, 4e12};
+
+Graph training_graph(const Model& model, const RecomputeOptions& choice) {
   GraphOptions options;
   options.tokens = 128;
   options.table_length = 64;
   ModelGraph built = model.build(options);
   const ValueId scale = built.graph.add_source(Role::kBatch, batch_input::kLossScale, {DType::kF32, {1}});
   differentiate(built.graph, {{{built.result, scale}}, built.weights, false});
-  recompute(built.graph, mode);
+  recompute(built.graph, choice);
   return std::move(built.graph);
 }
 
@@ -66,7 +69,7 @@ int count_nodes(const Graph& graph) {
 
 TEST(Differentiate, GivesEveryWeightAGradient) {
   const auto model = make_model(qwen2(3), "test");
-  const Graph graph = training_graph(*model, RecomputeMode::kNone);
+  const Graph graph = training_graph(*model, {RecomputeMode::kNone});
   expect_ordered(graph);
   std::set<std::string> gradients;
   for (ValueId id : graph.outputs) {
@@ -77,9 +80,9 @@ TEST(Differentiate, GivesEveryWeightAGradient) {
 
 TEST(Recompute, TradesArithmeticForMemory) {
   const auto model = make_model(qwen2(6), "test");
-  Graph none = training_graph(*model, RecomputeMode::kNone);
-  Graph selective = training_graph(*model, RecomputeMode::kSelective);
-  Graph full = training_graph(*model, RecomputeMode::kFull);
+  Graph none = training_graph(*model, {RecomputeMode::kNone});
+  Graph selective = training_graph(*model, {RecomputeMode::kSelective});
+  Graph full = training_graph(*model, {RecomputeMode::kFull});
   for (Graph* graph : {&none, &selective, &full}) {
     expect_ordered(*graph);
     fuse(*graph);
@@ -96,9 +99,90 @@ TEST(Recompute, TradesArithmeticForMemory) {
   EXPECT_EQ(count_nodes<Linear>(full), 6 * 4 + 6 * 3);
 }
 
+TEST(Recompute, StepsSaveMemoryForTimeInOrder) {
+  const auto model = make_model(qwen2(6), "test");
+  const std::vector<RecomputeStep> steps = recompute_steps(training_graph(*model, {}), kRates);
+  ASSERT_GT(steps.size(), 6u * 2);
+  std::set<ValueId> dropped;
+  for (std::size_t s = 0; s < steps.size(); ++s) {
+    EXPECT_GT(steps[s].bytes, 0);
+    for (const ValueId id : steps[s].dropped) EXPECT_TRUE(dropped.insert(id).second) << "dropped twice";
+    if (s > 0) {
+      EXPECT_LE(steps[s - 1].seconds / steps[s - 1].bytes, steps[s].seconds / steps[s].bytes * (1 + 1e-9));
+    }
+  }
+  const auto take = [&](std::size_t count) {
+    Graph graph = training_graph(*model, {RecomputeMode::kFit, static_cast<std::int64_t>(count), kRates});
+    expect_ordered(graph);
+    fuse(graph);
+    order(graph);
+    expect_ordered(graph);
+    return graph;
+  };
+  // No step costs nothing; all of them save what whole blocks do, for no more products.
+  EXPECT_EQ(count_nodes<Linear>(take(0)), 6 * 4);
+  Graph full = training_graph(*model, {RecomputeMode::kFull});
+  fuse(full);
+  order(full);
+  const Graph all = take(steps.size());
+  EXPECT_LE(static_cast<double>(live_bytes(all)), 1.02 * static_cast<double>(live_bytes(full)));
+  EXPECT_LE(count_nodes<Linear>(all), count_nodes<Linear>(full));
+  const std::size_t few = live_bytes(take(steps.size() / 3)), more = live_bytes(take(2 * steps.size() / 3));
+  EXPECT_LT(few, live_bytes(take(0)));
+  EXPECT_LT(more, few);
+  EXPECT_LT(live_bytes(all), more);
+}
+
+// Slow memory makes products cheap beside traffic: what is dropped first follows the machine.
+TEST(Recompute, StepsFollowTheMachine) {
+  const auto model = make_model(qwen2(2), "test");
+  const Graph graph = training_graph(*model, {});
+  const auto first_products = [&](const MachineRates& rates) {
+    std::vector<bool> products;
+    for (const RecomputeStep& step : recompute_steps(graph, rates)) {
+      bool any = false;
+      for (const ValueId id : step.dropped)
+        any |= dynamic_cast<const Linear*>(graph.node(graph.value(id).producer).op.get()) != nullptr;
+      products.push_back(any);
+    }
+    return std::distance(products.begin(), std::find(products.begin(), products.end(), true));
+  };
+  EXPECT_LT(first_products({1e18, 1e18, 1e9}), first_products({1e9, 1e9, 1e18}));
+}
+
+TEST(Memory, FitTakesTheLeastRecomputation) {
+  const NoWorkspace workspaces;
+  const auto model = make_model(qwen2(6), "test");
+  TrainShape shape;
+  shape.rows = 4;
+  shape.seq = 64;
+  shape.rates = kRates;
+  const auto total = [&](RecomputeMode mode, std::int64_t steps) {
+    TrainShape tried = shape;
+    tried.recompute = mode;
+    tried.recompute_steps = steps;
+    return make_programs(*model, tried, workspaces).sizes.total();
+  };
+  const std::size_t most = total(RecomputeMode::kNone, 0), least = total(RecomputeMode::kFull, 0);
+  shape.recompute = RecomputeMode::kFit;
+  const auto all = static_cast<std::int64_t>(recompute_steps(*model, shape).size());
+  EXPECT_EQ(fitting_recompute_steps(*model, shape, workspaces, {most}), 0);
+  EXPECT_EQ(fitting_recompute_steps(*model, shape, workspaces, {1000}), all);
+  std::int64_t before = 0;
+  for (int tenths = 9; tenths >= 2; --tenths) {
+    const std::size_t limit = least + (most - least) * static_cast<std::size_t>(tenths) / 10;
+    const std::int64_t steps = fitting_recompute_steps(*model, shape, workspaces, {limit});
+    EXPECT_LE(total(RecomputeMode::kFit, steps), limit) << tenths;
+    EXPECT_GT(total(RecomputeMode::kFit, steps - 1), limit) << tenths;
+    EXPECT_GE(steps, before);
+    EXPECT_LT(steps, all);
+    before = steps;
+  }
+}
+
 TEST(Fuse, MergesResidualsAndActivations) {
   const auto model = make_model(qwen2(3), "test");
-  Graph graph = training_graph(*model, RecomputeMode::kNone);
+  Graph graph = training_graph(*model, {RecomputeMode::kNone});
   const int adds = count_nodes<Add>(graph);
   const int norms = count_nodes<RmsNorm>(graph);
   fuse(graph);

@@ -12,6 +12,7 @@
 #include "base/random.h"
 #include "cpu/cpu_device.h"
 #include "graph/ops/compress.h"
+#include "models/lora.h"
 #include "plan/memory_report.h"
 #include "support/ranks.h"
 #include "train/rank_sums.h"
@@ -31,6 +32,7 @@ struct Case {
   std::int64_t micro_batches = 4;  // of the global batch
   int steps = 3;
   TrainShape shape;
+  std::optional<LoraConfig> lora;
 };
 
 TrainShape small_shape() {
@@ -50,7 +52,8 @@ TrainShape small_shape() {
 std::string train(Case what, Communicator& communicator) {
   set_threads(1);
   CpuDevice device;
-  const auto model = make_model(tiny_config(what.family), "test");
+  auto model = make_model(tiny_config(what.family), "test");
+  if (what.lora) model = add_lora(std::move(model), *what.lora, "test");
   TrainShape shape = what.shape;
   testing::set_audio(what.family, shape);
   shape.zero.world = communicator.size();
@@ -81,7 +84,8 @@ std::string train(Case what, Communicator& communicator) {
   Hasher hasher;
   for (std::size_t p = 0; p < model->parameters().size(); ++p) {
     hasher.add(engine.store().gather(p, shape.dtype, communicator));
-    if (shape.has_master()) hasher.add(engine.store().gather(p, DType::kF32, communicator));
+    if (shape.has_master() && model->parameters()[p].trainable)
+      hasher.add(engine.store().gather(p, DType::kF32, communicator));
   }
   return communicator.rank() == 0 ? text + hex64(hasher.value()) : "";
 }
@@ -151,6 +155,42 @@ TEST(Layouts, RandomLayoutsGiveTheBitsOfOneRank) {
     EXPECT_EQ(train_on(what, ranks), alone)
         << what.family << " stage " << what.shape.zero.stage << " ranks " << ranks << " micro-batches "
         << what.micro_batches << " recompute " << static_cast<int>(what.shape.recompute);
+  }
+}
+
+TEST(Layouts, AdaptersGetTheBitsOfOneRank) {
+  RandomStream random(2026, 13);
+  const auto pick = [&](std::uint64_t count) { return static_cast<std::int64_t>(random.below(count)); };
+  const std::vector<std::string> families = testing::tiny_families();
+  for (int round = 0; round < 16; ++round) {
+    Case what;
+    what.family = families[static_cast<std::size_t>(round) % families.size()];
+    what.shape = small_shape();
+    what.shape.dtype = std::array{DType::kF32, DType::kBF16, DType::kF16}[static_cast<std::size_t>(pick(3))];
+    what.lora = LoraConfig{};
+    what.lora->rank = 1 + pick(6);
+    what.lora->dropout = pick(2) == 0 ? 0 : 0.1;
+    what.lora->rslora = pick(2) == 0;
+    if (pick(3) == 0) what.lora->layers = {1};
+    if (pick(3) == 0) what.lora->modules_to_save = {what.family == "gpt2" ? "ln_f" : "lm_head"};
+    if (what.family == "chatglm") what.lora->modules_to_save.clear();
+    what.micro_batches = 4 * (1 + pick(3));
+    std::string alone;
+    for (const RecomputeMode mode : {RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull}) {
+      what.shape.zero.stage = 0;
+      what.shape.recompute = mode;
+      const std::string this_mode = train_on(what, 1);
+      if (alone.empty()) alone = this_mode;
+      EXPECT_EQ(this_mode, alone) << what.family << " recompute " << static_cast<int>(mode);
+    }
+    for (const int ranks : {2, 4}) {
+      what.shape.zero.stage = static_cast<int>(pick(4));
+      what.shape.zero.reduce_bucket = 1 + pick(2000);
+      what.shape.zero.gather_bucket = 1 + pick(20000);
+      what.shape.zero.persistence_threshold = pick(600);
+      EXPECT_EQ(train_on(what, ranks), alone) << what.family << " " << name_of(what.shape.dtype) << " stage "
+                                              << what.shape.zero.stage << " ranks " << ranks << " round " << round;
+    }
   }
 }
 

@@ -6,6 +6,10 @@ JSON with the columns of Convoy's train_bench: the tokens per second of the medi
 peak memory, the time from the start of the process to the end of the first step; and the card with its power.
 
     torch_train.py --config qwen2.5-1.5b.json --batch 8 --seq 4096 --accum 4 --steps 13 --compile
+    torch_train.py --config whisper-large-v3.json --batch 16 --steps 13
+
+Whisper and GLM-ASR hear a window of random features a row; --seq counts the labels, and the line has multiples of real
+time. Nothing is fetched: the weights are random, too.
 
 Weights, gradients and AdamW's moments are bf16 (fused AdamW right on the bf16 parameters): the least memory and the
 fastest step that PyTorch has without code of one's own. --dtype f32 has all of them in f32.
@@ -26,6 +30,7 @@ import sys
 import time
 
 import common
+import hearing
 
 ATTENTION = ["sdpa", "flash", "cudnn", "eager", "flash_attention_2"]
 
@@ -35,7 +40,7 @@ def arguments():
     parser.add_argument("--config", required=True, help="a Hugging Face config.json, or the folder that holds it")
     parser.add_argument("--dtype", choices=["f32", "bf16"], default="bf16")
     parser.add_argument("--batch", type=int, default=1, help="sequences in a micro-batch")
-    parser.add_argument("--seq", type=int, default=1024, help="tokens in a sequence")
+    parser.add_argument("--seq", type=int, help="tokens in a sequence (1024); of its labels, where a model hears (128)")
     parser.add_argument("--accum", type=int, default=1, help="micro-batches in a step")
     parser.add_argument("--steps", type=int, default=13)
     parser.add_argument("--warmup", type=int, default=3, help="steps left out of the median")
@@ -67,7 +72,7 @@ def arguments():
     for name in ("batch", "accum", "steps"):
         if getattr(options, name) < 1:
             parser.error(f"--{name} must be at least 1")
-    if options.seq < 2:
+    if options.seq is not None and options.seq < 2:
         parser.error("--seq must be at least 2: a sequence of one token has no target")
     return options
 
@@ -75,10 +80,16 @@ def arguments():
 def make_model(options, transformers, torch):
     config = transformers.AutoConfig.from_pretrained(options.config)
     config.use_cache = False
+    options.hears = hearing.hears(config)
+    if options.seq is None:
+        options.seq = 128 if options.hears else 1024
+    make = transformers.AutoModelForCausalLM.from_config
+    if options.hears:
+        make = hearing.model_class(transformers, config)._from_config
     attention = "sdpa" if options.attention in ("flash", "cudnn") else options.attention
     # On the device from the first: drawing billions of weights takes minutes on a CPU.
     with torch.device(options.device):
-        model = transformers.AutoModelForCausalLM.from_config(
+        model = make(
             config, dtype=torch.bfloat16 if options.dtype == "bf16" else torch.float32, attn_implementation=attention
         )
     if options.recompute == "full":
@@ -100,7 +111,10 @@ def train_step(options, torch, model, weights, adam, tokens):
     targets = options.accum * options.batch * (options.seq - 1)
     total = None
     for micro in tokens:
-        loss = model(input_ids=micro, labels=micro, num_items_in_batch=targets).loss
+        if options.hears:  # as many targets in each: the mean of the means is the mean
+            loss = model(**micro, use_cache=False).loss / options.accum
+        else:
+            loss = model(input_ids=micro, labels=micro, num_items_in_batch=targets).loss
         loss.backward()
         total = loss.detach() if total is None else total + loss.detach()
     if options.max_grad_norm > 0:
@@ -158,7 +172,11 @@ def train(options, torch, model, started):
     losses, seconds, first_done = [], [], None
 
     def step():
-        tokens = torch.randint(0, model.config.vocab_size, shape, generator=generator, device=options.device)
+        if options.hears:
+            given = (model.config, options.batch, options.seq, model.dtype, torch, generator, options.device)
+            tokens = [hearing.random_batch(*given) for _ in range(options.accum)]
+        else:
+            tokens = torch.randint(0, model.config.vocab_size, shape, generator=generator, device=options.device)
         common.synchronize(torch, options.device)
         begin = time.perf_counter()
         loss = train_step(options, torch, runner, weights, adam, tokens)
@@ -177,12 +195,18 @@ def train(options, torch, model, started):
                 first_done = first_done or time.time() - started
     timed = seconds[warmup:]
     tokens_per_step = options.accum * options.batch * options.seq
+    extra = {}
+    if options.hears:
+        tokens_per_step += options.accum * options.batch * hearing.places(model.config)
+        seconds_heard = hearing.audio_seconds(model.config, options.accum * options.batch)
+        extra = {"audio_seconds": seconds_heard, "times_real_time": round(seconds_heard / statistics.median(timed), 1)}
     rate = tokens_per_step / statistics.median(timed)
     return {
         "warmup_steps_left_out": warmup,
         "tokens_per_second": round(rate, 3),
         "tokens_per_second_by_step": [round(tokens_per_step / s, 3) for s in seconds],
-        "gflops": round(rate * common.flops_per_token(torch, model, options.seq) * 1e-9, 3),
+        **extra,
+        "gflops": None if options.hears else round(rate * common.flops_per_token(torch, model, options.seq) * 1e-9, 3),
         **memory(options, torch),
         "seconds_to_first_step": round(first_done, 3),
         **watch.columns(),

@@ -14,6 +14,7 @@ struct AttentionShape {
   bool causal = true;
   std::int64_t window = 0;      // a query sees only the last `window` keys; 0 = all
   std::int64_t row_tokens = 0;  // no document crosses a multiple of this many tokens; 0 = unknown
+  bool whole_rows = false;      // whatever the batch, every document is a row of row_tokens
   float dropout = 0;            // on the probabilities
   std::uint64_t seed = 0;
   std::uint32_t use = 0;

@@ -8,7 +8,8 @@ namespace convoy {
 // (q [tokens, H·D], kv [keys, 2K·D] = [k | v], key_begin i32[tokens], key_end i32[tokens], token_keys? i64[tokens]) →
 // o [tokens, H·D], log-sum-exp [H, tokens]. Token t sees keys [key_begin[t], key_end[t]); without any, o is 0.
 // Of the shape, heads, kv_heads, head_dim, scale and dropout count; row_tokens is the number of keys that a token sees
-// (for the cost alone), 0 = all.
+// (for the cost), 0 = all. With whole_rows the ranges are known beforehand: the tokens are keys / row_tokens rows of one
+// length, and those of row r see the keys [r, r + 1)·row_tokens.
 struct CrossAttention final : Op {
   explicit CrossAttention(AttentionShape s) : shape(s) {}
   std::string_view name() const override { return "cross_attention"; }

@@ -32,7 +32,7 @@ std::string LinearCrossEntropy::attributes() const {
   return text_of(shape);
 }
 std::string LinearCrossEntropyGrad::attributes() const {
-  return text_of(shape);
+  return text_of(shape) + (dx ? "" : " without dx") + (dweight ? "" : " without dweight");
 }
 
 std::vector<TensorSpec> LinearCrossEntropy::infer(Specs in) const {
@@ -47,7 +47,7 @@ void LinearCrossEntropy::backward(BackwardContext& ctx) const {
   const ValueId scale = ctx.output_gradient(0);
   check(ctx.graph.value(scale).producer < 0,
         "linear_cross_entropy: its loss can only be scaled by a value set by the host");
-  const auto made = ctx.graph.add_op(LinearCrossEntropyGrad{shape},
+  const auto made = ctx.graph.add_op(LinearCrossEntropyGrad{shape, ctx.wants(0), ctx.wants(1)},
                                      {ctx.input(0), ctx.input(1), ctx.input(2), scale, ctx.gradient_so_far(1)},
                                      {"statistics", "gradient"});
   // The fused node also gives the statistics, which makes the forward node superfluous.
@@ -57,11 +57,13 @@ void LinearCrossEntropy::backward(BackwardContext& ctx) const {
 }
 
 std::vector<TensorSpec> LinearCrossEntropyGrad::infer(Specs in) const {
-  return {statistics_of(in), *in[0], {accumulation_dtype(in[0]->dtype), in[1]->shape}};
+  return {statistics_of(in),
+          {in[0]->dtype, dx ? in[0]->shape : Shape{0}},
+          {accumulation_dtype(in[0]->dtype), dweight ? in[1]->shape : Shape{0}}};
 }
 
 Cost LinearCrossEntropyGrad::cost(Specs in, std::span<const TensorSpec> out) const {
-  return {3 * product_flops(in), traffic(in, out)};
+  return {(1 + dx + dweight) * product_flops(in), traffic(in, out)};
 }
 
 }  // namespace convoy

@@ -28,15 +28,18 @@ struct LinearCrossEntropy final : Op {
   CrossEntropyShape shape;
 };
 
-// (x, weight, targets, scale [1], sum?) → statistics, dx, dweight = scale times the gradients of the loss sum.
+// (x, weight, targets, scale [1], sum?) → statistics, dx, dweight = scale times the gradients of the loss sum. A
+// gradient that is not wanted is not computed, and empty.
 struct LinearCrossEntropyGrad final : Op {
-  explicit LinearCrossEntropyGrad(CrossEntropyShape s) : shape(s) {}
+  explicit LinearCrossEntropyGrad(CrossEntropyShape s, bool wants_dx = true, bool wants_dweight = true)
+      : shape(s), dx(wants_dx), dweight(wants_dweight) {}
   std::string_view name() const override { return "linear_cross_entropy_grad"; }
   std::string attributes() const override;
   std::vector<TensorSpec> infer(Specs in) const override;
   Cost cost(Specs in, std::span<const TensorSpec> out) const override;
   std::vector<Alias> aliases() const override { return {{2, 4, true}}; }
   CrossEntropyShape shape;
+  bool dx, dweight;
 };
 
 }  // namespace convoy

@@ -31,7 +31,7 @@ std::vector<TensorSpec> RmsNorm::infer(Specs in) const {
 
 void RmsNorm::backward(BackwardContext& ctx) const {
   check(ctx.input(2) == kNoValue, "rmsnorm: residuals are fused after differentiation");
-  const auto made = ctx.graph.add_op(RmsNormGrad{},
+  const auto made = ctx.graph.add_op(RmsNormGrad{ctx.wants(1)},
                                      {ctx.output_gradient(0), ctx.input(0), ctx.input(1), ctx.output(1),
                                       ctx.gradient_so_far(0), ctx.gradient_so_far(1)},
                                      {"gradient"});
@@ -40,7 +40,7 @@ void RmsNorm::backward(BackwardContext& ctx) const {
 }
 
 std::vector<TensorSpec> RmsNormGrad::infer(Specs in) const {
-  return {*in[1], {accumulation_dtype(in[1]->dtype), in[2]->shape}};
+  return {*in[1], {accumulation_dtype(in[1]->dtype), dweight ? in[2]->shape : Shape{0}}};
 }
 
 std::string LayerNorm::attributes() const {
@@ -57,7 +57,7 @@ std::vector<TensorSpec> LayerNorm::infer(Specs in) const {
 
 void LayerNorm::backward(BackwardContext& ctx) const {
   check(ctx.input(3) == kNoValue, "layernorm: residuals are fused after differentiation");
-  const auto made = ctx.graph.add_op(LayerNormGrad{},
+  const auto made = ctx.graph.add_op(LayerNormGrad{ctx.wants(1) || ctx.wants(2)},
                                      {ctx.output_gradient(0), ctx.input(0), ctx.input(1), ctx.output(1), ctx.output(2),
                                       ctx.gradient_so_far(0), ctx.gradient_so_far(1), ctx.gradient_so_far(2)},
                                      {"gradient"});
@@ -67,7 +67,7 @@ void LayerNorm::backward(BackwardContext& ctx) const {
 }
 
 std::vector<TensorSpec> LayerNormGrad::infer(Specs in) const {
-  const TensorSpec weight{accumulation_dtype(in[1]->dtype), in[2]->shape};
+  const TensorSpec weight{accumulation_dtype(in[1]->dtype), dweight ? in[2]->shape : Shape{0}};
   return {*in[1], weight, weight};
 }
 
@@ -86,7 +86,7 @@ std::vector<TensorSpec> QkNorm::infer(Specs in) const {
 }
 
 void QkNorm::backward(BackwardContext& ctx) const {
-  const auto made = ctx.graph.add_op(QkNormGrad{heads, kv_heads, head_dim},
+  const auto made = ctx.graph.add_op(QkNormGrad{heads, kv_heads, head_dim, ctx.wants(1) || ctx.wants(2)},
                                      {ctx.output_gradient(0), ctx.input(0), ctx.input(1), ctx.input(2), ctx.output(1),
                                       ctx.output(2), ctx.gradient_so_far(1), ctx.gradient_so_far(2)},
                                      {"gradient"});
@@ -97,7 +97,7 @@ void QkNorm::backward(BackwardContext& ctx) const {
 
 std::vector<TensorSpec> QkNormGrad::infer(Specs in) const {
   const DType wide = accumulation_dtype(in[1]->dtype);
-  return {*in[1], {wide, in[2]->shape}, {wide, in[3]->shape}};
+  return {*in[1], {wide, dweight ? in[2]->shape : Shape{0}}, {wide, dweight ? in[3]->shape : Shape{0}}};
 }
 
 }  // namespace convoy

@@ -18,11 +18,14 @@ struct RmsNorm final : Op {
   double eps;
 };
 
-// (dy, r, weight, rstd, sum? [tokens, d], weight_sum? [d]) → dr (plus `sum`), dweight (added into `weight_sum`).
+// (dy, r, weight, rstd, sum? [tokens, d], weight_sum? [d]) → dr (plus `sum`), dweight (added into `weight_sum`; empty
+// where it is not wanted).
 struct RmsNormGrad final : Op {
+  explicit RmsNormGrad(bool wants_dweight = true) : dweight(wants_dweight) {}
   std::string_view name() const override { return "rmsnorm_grad"; }
   std::vector<TensorSpec> infer(Specs in) const override;
   std::vector<Alias> aliases() const override { return {{0, 4, false}, {1, 5, true}}; }
+  bool dweight;
 };
 
 // (x, weight, bias, residual?) → y = (r - mean)·rstd·w + b; mean, rstd [tokens]; r where a residual is given
@@ -38,11 +41,14 @@ struct LayerNorm final : Op {
   double eps;
 };
 
-// (dy, r, weight, mean, rstd, sum?, weight_sum?, bias_sum?) → dr (plus `sum`), dweight, dbias.
+// (dy, r, weight, mean, rstd, sum?, weight_sum?, bias_sum?) → dr (plus `sum`), dweight, dbias (both
+// empty where neither is wanted).
 struct LayerNormGrad final : Op {
+  explicit LayerNormGrad(bool wants_dweight = true) : dweight(wants_dweight) {}
   std::string_view name() const override { return "layernorm_grad"; }
   std::vector<TensorSpec> infer(Specs in) const override;
   std::vector<Alias> aliases() const override { return {{0, 5, false}, {1, 6, true}, {2, 7, true}}; }
+  bool dweight;
 };
 
 // RMSNorm over each query and key head of packed rows, before the rotary embedding (Qwen3):
@@ -60,14 +66,16 @@ struct QkNorm final : Op {
   double eps;
 };
 
-// (dout, qkv, q_weight, k_weight, q_rstd, k_rstd, q_sum?, k_sum?) → dqkv, dq_weight, dk_weight.
+// (dout, qkv, q_weight, k_weight, q_rstd, k_rstd, q_sum?, k_sum?) → dqkv, dq_weight, dk_weight (both empty where
+// neither is wanted).
 struct QkNormGrad final : Op {
-  QkNormGrad(std::int64_t query_heads, std::int64_t key_heads, std::int64_t dim)
-      : heads(query_heads), kv_heads(key_heads), head_dim(dim) {}
+  QkNormGrad(std::int64_t query_heads, std::int64_t key_heads, std::int64_t dim, bool wants_dweight = true)
+      : heads(query_heads), kv_heads(key_heads), head_dim(dim), dweight(wants_dweight) {}
   std::string_view name() const override { return "qk_norm_grad"; }
   std::vector<TensorSpec> infer(Specs in) const override;
   std::vector<Alias> aliases() const override { return {{1, 6, true}, {2, 7, true}}; }
   std::int64_t heads, kv_heads, head_dim;
+  bool dweight;
 };
 
 }  // namespace convoy
