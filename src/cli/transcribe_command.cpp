@@ -19,6 +19,7 @@
 #include "devices/make_device.h"
 #include "text/error_rate.h"
 #include "text/tokenizer.h"
+#include "train/adapter_io.h"
 #include "train/transcriber.h"
 #include "train/weights_io.h"
 
@@ -31,7 +32,7 @@ constexpr std::int64_t kMostWindows = 21;  // of one text: what GLM-ASR's proces
 
 struct Arguments {
   std::vector<std::string> files;
-  std::string model, tokenizer, dtype, device = "cpu";
+  std::string model, adapter, tokenizer, dtype, device = "cpu";
   std::string output = "txt", output_dir, manifest_format = "auto", metrics, normalize = "basic";
   TranscriberOptions how;
   bool timestamps = false, no_timestamps = false, skip_bad = false, stats = false;
@@ -204,14 +205,20 @@ std::int64_t windows_for(const Arguments& arguments, const Model& model, const s
 int transcribe(Arguments arguments) {
   set_threads(arguments.threads);
   TextNormalization::named(arguments.normalize);
+  if (is_adapter_folder(arguments.model)) {  // its base model is named in it
+    if (arguments.adapter.empty()) arguments.adapter = arguments.model;
+    arguments.model = base_of_adapter(arguments.model, "").string();
+  }
   const ModelFolder folder(arguments.model);
   const std::string where = (folder.folder() / "config.json").string();
-  const auto model = make_model(folder.config(), where);
+  std::unique_ptr<Model> model = make_model(folder.config(), where);
   if (!model->audio()) {
     throw usage_error(fmt::format("a {} model hears nothing", model->family()))
         .at(where)
         .mend("take a Whisper or GLM-ASR model, or: convoy generate");
   }
+  if (!arguments.adapter.empty())
+    model = add_lora(std::move(model), read_adapter_config(arguments.adapter), arguments.adapter);
   const fs::path words = arguments.tokenizer.empty() ? folder.folder() : fs::path(arguments.tokenizer);
   const auto tokenizer = load_tokenizer(words);
   const std::vector<Utterance> utterances = collect(arguments);
@@ -239,6 +246,7 @@ int transcribe(Arguments arguments) {
   }
   Transcriber transcriber(*device, *model, *tokenizer, folder.config(), generation, where, how);
   load_weights(transcriber.store(), folder);
+  if (!arguments.adapter.empty()) load_adapter(transcriber.store(), arguments.adapter);
 
   const auto begin = std::chrono::steady_clock::now();
   const UtteranceReader reader;
@@ -292,6 +300,7 @@ int transcribe_command(const Words& words) {
                  "globs")
       ->required();
   app.add_option("-m,--model", arguments.model, "a folder with a Whisper or GLM-ASR model")->required();
+  app.add_option("--adapter", arguments.adapter, "folder of a LoRA adapter of that model");
   app.add_option("-f,--output", arguments.output, "txt, srt, vtt or json (a line for each recording)")
       ->check(CLI::IsMember({"txt", "srt", "vtt", "json"}))
       ->capture_default_str();

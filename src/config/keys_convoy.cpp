@@ -118,10 +118,12 @@ Section data_keys() {
   s.add("audio_threads", &RunConfig::audio_threads, "Threads that make features of recordings, on each rank.")
       .range(1, 256);
   s.add("audio_cache", &RunConfig::audio_cache,
-        "Folder for features, so that a second epoch does not decode again; shared by ranks and runs.");
+        "Folder for features, so that a second epoch does not decode again; shared by ranks and runs.")
+      .when_unset("recordings are decoded in every epoch");
   s.add("audio_speeds", &RunConfig::audio_speeds,
         "Speed perturbation: each recording is played at one of these speeds, drawn anew each epoch, as 0.9,1,1.1. "
-        "Training only.");
+        "Training only.")
+      .when_unset("as recorded");
   s.add(
        "mask_time_prob", &RunConfig::mask_time_prob,
        "SpecAugment as Whisper's config.json has it: the share of frames in masked spans. Training only, as all masks.")
