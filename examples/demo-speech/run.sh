@@ -37,7 +37,7 @@ for model in whisper glm_asr; do
     --validation_files "$work/data/held-out.jsonl" --audio_cache "$work/features" --output_dir "$work/$model"
   "$convoy" transcribe "$work/data/held-out.jsonl" --model "$work/$model" --output json --metrics "$work/$model.json" >"$work/$model.jsonl"
   echo "demo-speech: what $model hears (and what was said, where that is something else)"
-  awk 'NR % 8 == 1' "$work/$model.jsonl" | sed -E 's/.*"reference":"([^"]*)".*"text":"([^"]*)"\}$/\1\t\2/' |
+  awk 'NR % 8 == 1' "$work/$model.jsonl" | sed -E 's/.*"text":"([^"]*)","duration".*"reference":"([^"]*)".*/\2\t\1/' |
     awk -F'\t' '{ print "  " $2 ($1 == $2 ? "" : "   (" $1 ")") }'
   cer=$(sed -n 's/^  "cer": *\([0-9.e-]*\).*/\1/p' "$work/$model.json")
   figures+=$(awk -v m=$model -v c="$cer" -v s=$((SECONDS - begin)) 'BEGIN { printf "demo-speech: %s: CER %.2f %% on held-out sentences, %d s", m, 100 * c, s }')$'\n'

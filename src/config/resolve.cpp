@@ -114,7 +114,8 @@ WatchedMetric best_metric(const RunConfig& config) {
   WatchedMetric metric;
   metric.name = config.metric_for_best_model.value_or("loss");
   const bool is_loss = metric.name.size() >= 4 && metric.name.compare(metric.name.size() - 4, 4, "loss") == 0;
-  metric.greater_is_better = config.greater_is_better.value_or(!is_loss);
+  const bool is_error = metric.name.ends_with("wer") || metric.name.ends_with("cer");
+  metric.greater_is_better = config.greater_is_better.value_or(!is_loss && !is_error);
   if (metric.name.rfind("eval_", 0) != 0) metric.name = "eval_" + metric.name;
   return metric;
 }

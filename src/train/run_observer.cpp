@@ -7,6 +7,7 @@
 
 #include "base/files.h"
 #include "base/log.h"
+#include "config/resolve.h"
 #include "program/program.h"
 
 namespace convoy {
@@ -159,13 +160,16 @@ void RunObserver::print_details(const StepResult& result, bool due) {
 }
 
 void RunObserver::on_evaluation(const EvaluationResult& result) {
-  log({{"eval_loss", result.loss},
-       {"eval_perplexity", std::exp(result.loss)},
-       {"eval_accuracy", result.accuracy},
-       {"eval_targets", result.targets},
-       {"eval_runtime", result.seconds},
-       {"epoch", result.epoch}},
-      result.step);
+  LogRecord record = {{"eval_loss", result.loss},         {"eval_perplexity", std::exp(result.loss)},
+                      {"eval_accuracy", result.accuracy}, {"eval_targets", result.targets},
+                      {"eval_runtime", result.seconds},   {"epoch", result.epoch}};
+  std::string more;
+  for (const auto& [name, value] : result.more) {
+    record.emplace_back(name, value);
+    more += fmt::format("  {} {:.2f}%", name.substr(name.find('_') + 1), 100 * value);
+  }
+  log(record, result.step);
+  if (!more.empty()) progress_->message("what the model writes:" + more);
   progress_->message(fmt::format(
       "evaluation at step {}: loss {:.4f}  perplexity {:.2f}  accuracy {:.1f}%  ({:.1f} s){}", result.step, result.loss,
       std::exp(result.loss), 100 * result.accuracy, result.seconds, result.best ? "  best so far" : ""));
@@ -174,6 +178,9 @@ void RunObserver::on_evaluation(const EvaluationResult& result) {
   state_.best_metric = config_.metric_for_best_model.value_or("loss").find("accuracy") != std::string::npos
                            ? result.accuracy
                            : result.loss;
+  for (const auto& [name, value] : result.more) {
+    if (name == best_metric(config_).name) state_.best_metric = value;
+  }
 }
 
 void RunObserver::on_checkpoint(std::int64_t step, const std::filesystem::path& folder, double seconds_taken,

@@ -25,6 +25,15 @@ BatchView view(const Batch& batch) {
           batch.token_keys, batch.audio_features, batch.audio_rows};
 }
 
+double watched_value(const std::string& metric, const EvaluationResult& result) {
+  if (metric == "eval_accuracy") return result.accuracy;
+  if (metric == "eval_perplexity") return std::exp(result.loss);
+  for (const auto& [name, value] : result.more) {
+    if (name == metric) return value;
+  }
+  return result.loss;
+}
+
 class Stopwatch {
  public:
   double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count(); }
@@ -199,15 +208,14 @@ EvaluationResult Trainer::evaluate() {
   report.loss = totals.mean();
   report.accuracy = totals.targets > 0 ? totals.correct / totals.targets : 0;
   report.targets = static_cast<std::int64_t>(totals.targets);
+  if (options_.predict) report.more = options_.predict();
   report.seconds = watch.seconds();
   return report;
 }
 
 void Trainer::evaluate_now() {
   EvaluationResult report = evaluate();
-  const double value = options_.best_metric == "eval_accuracy"     ? report.accuracy
-                       : options_.best_metric == "eval_perplexity" ? std::exp(report.loss)
-                                                                   : report.loss;
+  const double value = watched_value(options_.best_metric, report);
   const double sign = options_.greater_is_better ? 1.0 : -1.0;
   report.best = !state_.best || sign * (value - state_.best->value) > 0;
   const bool progress = !state_.best || sign * (value - state_.best->value) > options_.early_stopping_threshold;
