@@ -1,6 +1,6 @@
 # For people. Every target installs what it needs, builds what is out of date and runs.
 BUILD := build/release
-.PHONY: all build cuda-compiles demo demo-stories test bench format lint fuzz clean
+.PHONY: all build cuda-compiles demo demo-speech demo-stories test bench format lint fuzz clean
 
 all: build
 
@@ -20,6 +20,12 @@ demo-stories:
 	@cmake --preset release -DCONVOY_BUILD_TESTS=ON >/dev/null
 	@cmake --build $(BUILD) --target convoy
 	@examples/stories/run.sh $(BUILD)/bin/convoy
+
+demo-speech:
+	@tools/setup.sh --speech
+	@cmake --preset release -DCONVOY_BUILD_TESTS=ON >/dev/null
+	@cmake --build $(BUILD) --target convoy
+	@examples/demo-speech/run.sh $(BUILD)/bin/convoy
 
 # Where nvcc 12.8 or newer is installed the CUDA device and its tests are compiled, for one architecture: without a GPU that is
 # all there is to check. CUDA_ARCH=80-real checks another.

@@ -17,6 +17,7 @@ optional_packages=(ccache mold libgloo-dev)
 case "${1:-}" in
   "") ;;
   --bench) build_packages+=(libbenchmark-dev) ;;
+  --speech) build_packages+=(espeak-ng sox) ;;
   --lint) build_packages+=(clang-format-16 clang-tidy-16) ;;
   --cuda)
     # cuDNN's front end (headers alone, MIT) from the Python package index; a build without it has Convoy's own attention kernels.
@@ -50,7 +51,7 @@ with zipfile.ZipFile(glob.glob(deps + "/wheel/pyarrow-21.0.0*.whl")[0]) as wheel
 PYTHON
     ;;
   --fuzz) build_packages+=(clang-16 libclang-rt-16-dev) ;;
-  *) echo "usage: tools/setup.sh [--bench | --cuda | --parquet | --lint | --fuzz]" >&2; exit 2 ;;
+  *) echo "usage: tools/setup.sh [--bench | --cuda | --parquet | --lint | --fuzz | --speech]" >&2; exit 2 ;;
 esac
 
 installed() { dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q "install ok installed"; }

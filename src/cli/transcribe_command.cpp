@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <fstream>
@@ -17,9 +18,9 @@
 #include "checkpoint/model_folder.h"
 #include "cli/commands.h"
 #include "devices/make_device.h"
-#include "text/error_rate.h"
 #include "text/tokenizer.h"
-#include "train/transcriber.h"
+#include "train/adapter_io.h"
+#include "train/speech_evaluation.h"
 #include "train/weights_io.h"
 
 namespace convoy {
@@ -31,7 +32,7 @@ constexpr std::int64_t kMostWindows = 21;  // of one text: what GLM-ASR's proces
 
 struct Arguments {
   std::vector<std::string> files;
-  std::string model, tokenizer, dtype, device = "cpu";
+  std::string model, adapter, tokenizer, dtype, device = "cpu";
   std::string output = "txt", output_dir, manifest_format = "auto", metrics, normalize = "basic";
   TranscriberOptions how;
   bool timestamps = false, no_timestamps = false, skip_bad = false, stats = false;
@@ -113,8 +114,8 @@ class Transcripts {
     if (references_ == 0) return;
     const std::string text = fmt::format(
         "WER {:.2f} % ({} errors in {} words), CER {:.2f} % ({} in {} characters), of {} recordings with a transcript",
-        100 * words_.rate(), words_.errors(), words_.reference, 100 * characters_.rate(), characters_.errors(),
-        characters_.reference, references_);
+        100 * errors_.words.rate(), errors_.words.errors(), errors_.words.reference, 100 * errors_.characters.rate(),
+        errors_.characters.errors(), errors_.characters.reference, references_);
     fmt::print(stderr, "{}\n", text);
     if (arguments_.metrics.empty()) return;
     const auto figures = [](const EditCounts& counts) {
@@ -124,11 +125,11 @@ class Transcripts {
                   {"deletions", counts.deletions},
                   {"reference", counts.reference}};
     };
-    const Json all{{"wer", words_.rate()},
-                   {"cer", characters_.rate()},
+    const Json all{{"wer", errors_.words.rate()},
+                   {"cer", errors_.characters.rate()},
                    {"recordings", references_},
-                   {"words", figures(words_)},
-                   {"characters", figures(characters_)}};
+                   {"words", figures(errors_.words)},
+                   {"characters", figures(errors_.characters)}};
     write_file_atomic(arguments_.metrics, all.dump(2) + "\n");
   }
 
@@ -139,13 +140,9 @@ class Transcripts {
     for (char& c : stem) c = c == '/' ? '_' : c;
     return fs::path(arguments_.output_dir) / (stem + "." + arguments_.output);
   }
-  // The characters of a text without its spaces: where words end is not heard in Chinese.
   void score(const Utterance& said, const Transcript& heard) {
     if (said.text.empty()) return;
-    TextNormalization how = TextNormalization::named(arguments_.normalize);
-    words_ += count_edits(normalize_text(said.text, how), normalize_text(heard.text, how), ErrorUnit::kMixed);
-    how.drop_spaces = true;
-    characters_ += count_edits(normalize_text(said.text, how), normalize_text(heard.text, how), ErrorUnit::kCharacter);
+    errors_.add(said.text, heard.text, arguments_.normalize);
     ++references_;
   }
   std::string format(std::size_t i, const Transcript& made) const {
@@ -177,41 +174,55 @@ class Transcripts {
   const Arguments& arguments_;
   std::map<std::size_t, std::string> waiting_;  // for those before them
   std::size_t next_ = 0;
-  EditCounts words_, characters_;
+  SpeechErrors errors_;
   std::int64_t references_ = 0;
 };
 
-// How many windows one text hears: all of the longest recording, as far as the model goes.
-std::int64_t windows_for(const Arguments& arguments, const Model& model, const std::vector<Utterance>& utterances) {
+// Chooses how many windows one text hears (all of the longest recording, as far as the model goes), and no more texts
+// at once than there are to hear: a program is planned for all of them.
+void fit_to_recordings(const Arguments& arguments, const Model& model, const std::vector<Utterance>& utterances,
+                       TranscriberOptions& how) {
   const AudioInput input = model.audio().value();
-  if (input.audio_token < 0 || arguments.output == "srt" || arguments.output == "vtt") return 1;
-  const SpeechFeatures features(input, 1, input.frames);
+  const double window = SpeechFeatures(input, 1, input.frames).window_seconds();
   const UtteranceReader reader;
-  double longest = 0;
+  std::vector<double> windows;
   for (const Utterance& utterance : utterances) {
     try {
       const double seconds = reader.measure(utterance);
-      longest = std::max(longest, seconds < 0 ? 1e9 : seconds);
+      windows.push_back(seconds < 0 ? 1e6 : std::max(1.0, std::ceil(seconds / window)));
     } catch (const Error&) {  // it is reported when it is read
     }
   }
-  const double fitting = std::ceil(std::min(longest, 1e6) / features.window_seconds());
-  const std::int64_t places = input.frames / input.frames_per_token;
-  const std::int64_t room = std::max<std::int64_t>(1, (model.max_positions() / 2) / std::max<std::int64_t>(places, 1));
-  return std::clamp<std::int64_t>(static_cast<std::int64_t>(fitting), 1, std::min(kMostWindows, room));
+  if (windows.empty()) return;
+  if (input.audio_token >= 0 && arguments.output != "srt" && arguments.output != "vtt") {
+    const std::int64_t places = std::max<std::int64_t>(1, input.frames / input.frames_per_token);
+    const std::int64_t room = std::max<std::int64_t>(1, model.max_positions() / 2 / places);
+    const double longest = *std::max_element(windows.begin(), windows.end());
+    how.windows =
+        static_cast<std::int64_t>(std::min({longest, static_cast<double>(kMostWindows), static_cast<double>(room)}));
+  }
+  double texts = 0;
+  for (const double each : windows) texts += how.timestamps ? 1 : std::ceil(each / static_cast<double>(how.windows));
+  how.batch = static_cast<std::int64_t>(std::min(static_cast<double>(how.batch), texts));
 }
 
 int transcribe(Arguments arguments) {
   set_threads(arguments.threads);
   TextNormalization::named(arguments.normalize);
+  if (is_adapter_folder(arguments.model)) {  // its base model is named in it
+    if (arguments.adapter.empty()) arguments.adapter = arguments.model;
+    arguments.model = base_of_adapter(arguments.model, "").string();
+  }
   const ModelFolder folder(arguments.model);
   const std::string where = (folder.folder() / "config.json").string();
-  const auto model = make_model(folder.config(), where);
+  std::unique_ptr<Model> model = make_model(folder.config(), where);
   if (!model->audio()) {
     throw usage_error(fmt::format("a {} model hears nothing", model->family()))
         .at(where)
         .mend("take a Whisper or GLM-ASR model, or: convoy generate");
   }
+  if (!arguments.adapter.empty())
+    model = add_lora(std::move(model), read_adapter_config(arguments.adapter), arguments.adapter);
   const fs::path words = arguments.tokenizer.empty() ? folder.folder() : fs::path(arguments.tokenizer);
   const auto tokenizer = load_tokenizer(words);
   const std::vector<Utterance> utterances = collect(arguments);
@@ -228,8 +239,7 @@ int transcribe(Arguments arguments) {
   const bool subtitles = arguments.output == "srt" || arguments.output == "vtt";
   how.timestamps = arguments.timestamps || (subtitles && !arguments.no_timestamps && model->audio()->audio_token < 0 &&
                                             TimestampTokens(*tokenizer).count > 0);
-  how.windows = windows_for(arguments, *model, utterances);
-  how.batch = std::min(how.batch, std::max<std::int64_t>(1, static_cast<std::int64_t>(utterances.size()) * 64));
+  fit_to_recordings(arguments, *model, utterances, how);
   const auto generation_file = folder.folder() / "generation_config.json";
   const Json generation = fs::exists(generation_file) ? read_json(generation_file) : folder.config();
   const std::unique_ptr<Device> device = make_device(arguments.device);
@@ -239,6 +249,7 @@ int transcribe(Arguments arguments) {
   }
   Transcriber transcriber(*device, *model, *tokenizer, folder.config(), generation, where, how);
   load_weights(transcriber.store(), folder);
+  if (!arguments.adapter.empty()) load_adapter(transcriber.store(), arguments.adapter);
 
   const auto begin = std::chrono::steady_clock::now();
   const UtteranceReader reader;
@@ -292,6 +303,7 @@ int transcribe_command(const Words& words) {
                  "globs")
       ->required();
   app.add_option("-m,--model", arguments.model, "a folder with a Whisper or GLM-ASR model")->required();
+  app.add_option("--adapter", arguments.adapter, "folder of a LoRA adapter of that model");
   app.add_option("-f,--output", arguments.output, "txt, srt, vtt or json (a line for each recording)")
       ->check(CLI::IsMember({"txt", "srt", "vtt", "json"}))
       ->capture_default_str();

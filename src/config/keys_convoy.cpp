@@ -137,6 +137,27 @@ Section data_keys() {
         "Whisper: the language of recordings whose manifest line names none, as `en`.")
       .when_unset("no language token");
   s.add("audio_task", &RunConfig::audio_task, "Whisper: the task token beside the language, transcribe or translate.");
+  s.add("audio_threads", &RunConfig::audio_threads, "Threads that make features of recordings, on each rank.")
+      .range(1, 256);
+  s.add("audio_cache", &RunConfig::audio_cache,
+        "Folder for features, so that a second epoch does not decode again; shared by ranks and runs.")
+      .when_unset("recordings are decoded in every epoch");
+  s.add("audio_speeds", &RunConfig::audio_speeds,
+        "Speed perturbation: each recording is played at one of these speeds, drawn anew each epoch, as 0.9,1,1.1. "
+        "Training only.")
+      .when_unset("as recorded");
+  s.add(
+       "mask_time_prob", &RunConfig::mask_time_prob,
+       "SpecAugment as Whisper's config.json has it: the share of frames in masked spans. Training only, as all masks.")
+      .range(0, 1);
+  s.add("mask_time_length", &RunConfig::mask_time_length, "Frames of such a span.").range(1, 3000);
+  s.add("mask_feature_prob", &RunConfig::mask_feature_prob, "The same over mel bins.").range(0, 1);
+  s.add("mask_feature_length", &RunConfig::mask_feature_length, "Mel bins of such a span.").range(1, 1000);
+  s.add("time_masks", &RunConfig::time_masks, "SpecAugment as its paper has it: masks over time for each recording.")
+      .range(0, 100);
+  s.add("time_mask_width", &RunConfig::time_mask_width, "The most frames of such a mask.").range(0, 3000);
+  s.add("feature_masks", &RunConfig::feature_masks, "Masks over mel bins for each recording.").range(0, 100);
+  s.add("feature_mask_width", &RunConfig::feature_mask_width, "The most mel bins of such a mask.").range(0, 1000);
   s.add("seq_length", &RunConfig::seq_length, "Tokens per sequence.")
       .range(1, 1 << 24)
       .also("max_seq_length")

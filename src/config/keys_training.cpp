@@ -126,6 +126,16 @@ Section evaluation_keys() {
       .when_unset("loss, if load_best_model_at_end is set or the schedule is reduce_lr_on_plateau");
   s.add("greater_is_better", &RunConfig::greater_is_better, "Whether a higher metric is better.")
       .when_unset("true for accuracy; false for a loss, a perplexity or an error rate");
+  s.add("predict_with_generate", &RunConfig::predict_with_generate,
+        "Models that hear: write down the evaluation's recordings at each evaluation, and log wer and cer, which "
+        "metric_for_best_model may name.");
+  s.add("generation_max_length", &RunConfig::generation_max_length, "The most tokens of such a text.")
+      .range(1, 1 << 20)
+      .when_unset("what seq_length leaves");
+  s.add("generation_num_beams", &RunConfig::generation_num_beams, "Beams of its search; 1: the likeliest token.")
+      .range(1, 64);
+  s.add("error_rate_normalization", &RunConfig::error_rate_normalization,
+        "What is done to both texts before they are compared: none, basic, words or chinese.");
   s.add("early_stopping_patience", &RunConfig::early_stopping_patience,
         "Stop after so many evaluations without a better metric; 0 is never.")
       .range(0, kMaxCount);

@@ -81,6 +81,18 @@ struct RunConfig {
   std::int64_t audio_windows = 1;
   std::optional<std::string> audio_language;
   std::string audio_task = "transcribe";
+  std::int64_t audio_threads = 2;
+  std::optional<std::string> audio_cache;
+  std::vector<std::string> audio_speeds;
+  double mask_time_prob = 0, mask_feature_prob = 0;
+  std::int64_t mask_time_length = 10, mask_feature_length = 10;
+  std::int64_t time_masks = 0, time_mask_width = 0, feature_masks = 0, feature_mask_width = 0;
+
+  // Predictions of the evaluation
+  bool predict_with_generate = false;
+  std::optional<std::int64_t> generation_max_length;
+  std::int64_t generation_num_beams = 1;
+  std::string error_rate_normalization = "basic";
 
   // Batches and steps
   std::int64_t per_device_train_batch_size = 8, per_device_eval_batch_size = 8;

@@ -123,6 +123,7 @@ Batch make_batch(const TokenData& data, const RowPlan& plan, std::int64_t epoch,
                  std::int64_t rows, TokenId pad_id) {
   Batch batch;
   batch.rows = static_cast<std::int32_t>(rows);
+  batch.epoch = epoch;
   batch.seq = static_cast<std::int32_t>(plan.row_length);
   const auto n = static_cast<std::size_t>(rows * plan.row_length);
   batch.input_ids.assign(n, pad_id);

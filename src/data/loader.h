@@ -17,6 +17,7 @@ namespace convoy {
 // One micro-batch: rows · seq tokens, row-major.
 struct Batch {
   std::int32_t rows = 0, seq = 0;
+  std::int64_t epoch = 0;
   std::vector<TokenId> input_ids;         // padding: LoaderOptions::pad_id
   std::vector<std::int32_t> targets;      // the token to predict at this position, or -1
   std::vector<std::int32_t> positions;    // within the segment, from 0

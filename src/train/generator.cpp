@@ -41,7 +41,33 @@ bool tables_vary(const Model& model, std::int64_t max_length) {
   return cosines[0] != cosines[1] || sines[0] != sines[1];
 }
 
+GenerationShape generation_shape(const Model& model, const GeneratorRoom& room) {
+  std::int64_t length = room.max_length;
+  if (model.positions_are_learned()) length = std::min(length, model.max_positions());
+  check(length > 0 && room.batch > 0 && room.beams > 0, "a generator needs room for a token");
+  GenerationShape shape;
+  shape.dtype = room.dtype;
+  shape.cache = room.cache && !tables_vary(model, length);
+  shape.sequences = shape.cache ? room.batch * room.beams : 1;
+  shape.capacity = length;
+  shape.fill_tokens = shape.sequences == 1 ? length : std::min(std::max(length, kFillTokens), length * room.batch);
+  if (const auto audio = model.audio()) {
+    shape.clips = shape.cache ? room.batch : 1;
+    shape.clip_windows = room.audio_windows;
+    shape.audio_frames = audio->frames;
+  }
+  if (shape.cache_rows() > std::int64_t{1} << 31) {
+    throw usage_error(fmt::format("{} texts of {} tokens are more than can be numbered", room.batch, length))
+        .mend("lower --batch_size or --max_length");
+  }
+  return shape;
+}
+
 }  // namespace
+
+std::size_t generator_bytes(const WorkspaceSizes& workspaces, const Model& model, const GeneratorRoom& room) {
+  return GenerationPrograms(model, generation_shape(model, room), workspaces).sizes().total();
+}
 
 Generator::Generator(Device& device, const Model& model, DType dtype, std::int64_t max_length, std::int64_t batch,
                      bool cache)
@@ -54,24 +80,8 @@ Generator::Generator(Device& device, const Model& model, const GeneratorRoom& ro
       batch_(room.batch),
       beams_(room.beams),
       audio_(model.audio()) {
-  if (model.positions_are_learned()) max_length_ = std::min(max_length_, model.max_positions());
-  check(max_length_ > 0 && batch_ > 0 && beams_ > 0, "a generator needs room for a token");
-  GenerationShape shape;
-  shape.dtype = room.dtype;
-  shape.cache = room.cache && !tables_vary(model, max_length_);
-  shape.sequences = shape.cache ? batch_ * beams_ : 1;
-  shape.capacity = max_length_;
-  shape.fill_tokens =
-      shape.sequences == 1 ? max_length_ : std::min(std::max(max_length_, kFillTokens), max_length_ * batch_);
-  if (audio_) {
-    shape.clips = shape.cache ? batch_ : 1;
-    shape.clip_windows = room.audio_windows;
-    shape.audio_frames = audio_->frames;
-  }
-  if (shape.cache_rows() > std::int64_t{1} << 31) {
-    throw usage_error(fmt::format("{} texts of {} tokens are more than can be numbered", batch_, max_length_))
-        .mend("lower --batch_size or --max_length");
-  }
+  const GenerationShape shape = generation_shape(model, room);
+  max_length_ = shape.capacity;
   programs_ = std::make_unique<GenerationPrograms>(model, shape, device);
   arenas_ = std::make_unique<Arenas>(device, programs_->sizes());
   store_ = std::make_unique<ParameterStore>(device, model, programs_->layout(), *arenas_);

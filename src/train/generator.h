@@ -48,6 +48,9 @@ struct GenerationPrompt {
   std::span<const float> features = {};
 };
 
+// Bytes of a generator.
+std::size_t generator_bytes(const WorkspaceSizes& workspaces, const Model& model, const GeneratorRoom& room);
+
 class Generator {
  public:
   using Tokens = std::vector<std::int32_t>;

@@ -22,6 +22,7 @@
 #include "train/run_data.h"
 #include "train/run_observer.h"
 #include "train/run_setup.h"
+#include "train/speech_evaluation.h"
 #include "train/trainer.h"
 
 namespace convoy {
@@ -75,11 +76,13 @@ TrainerOptions trainer_options(const RunConfig& config, const Counts& counts, co
         .at(config.source_of("metric_for_best_model"))
         .mend("take accuracy or loss");
   }
+  const bool of_predictions =
+      config.predict_with_generate && (options.best_metric == "eval_wer" || options.best_metric == "eval_cer");
   if (options.best_metric != "eval_loss" && options.best_metric != "eval_accuracy" &&
-      options.best_metric != "eval_perplexity") {
+      options.best_metric != "eval_perplexity" && !of_predictions) {
     throw usage_error(fmt::format("there is no metric '{}'", options.best_metric))
         .at(config.source_of("metric_for_best_model"))
-        .mend("take loss, perplexity or accuracy");
+        .mend("take loss, perplexity or accuracy; wer or cer with predict_with_generate");
   }
   options.early_stopping_patience = config.early_stopping_patience;
   options.early_stopping_threshold = config.early_stopping_threshold;
@@ -260,18 +263,28 @@ std::size_t communication(int ranks) {
   return communication_bytes(group);
 }
 
+// The model and the room to write down what it hears at evaluations.
+std::size_t prediction_bytes(const RunConfig& config, const ModelSource& source, const TrainShape& shape,
+                             const Device& device) {
+  if (!config.predict_with_generate || !source.model->audio() || !evaluates(config)) return 0;
+  return generator_bytes(device, *source.model, prediction_room(config, source, shape));
+}
+
 MemoryReport full_report(const RunConfig& config, const ModelSource& source, const ProgramSet& programs,
-                         const TrainShape& shape) {
+                         const TrainShape& shape, const Device& device) {
   MemoryReport report = memory_report(programs.sizes, programs.activation_lower_bound);
   add_line(report, "communication", communication(shape.zero.world), shape.has_own_memory);
   add_line(report, "checkpoint copy", snapshot_bytes(config, source, programs, shape.zero.rank), shape.has_own_memory);
+  if (const std::size_t bytes = prediction_bytes(config, source, shape, device); bytes > 0)
+    add_line(report, "predictions", bytes, false);
   return report;
 }
 
-BytesBeside beside_the_arenas(const RunConfig& config, const ModelSource& source) {
+BytesBeside beside_the_arenas(const RunConfig& config, const ModelSource& source, const Device& device) {
   return [&](const TrainShape& shape, const ProgramSet& programs) -> std::size_t {
-    if (shape.has_own_memory) return 0;
-    return communication(shape.zero.world) + snapshot_bytes(config, source, programs, shape.zero.rank);
+    const std::size_t predictions = prediction_bytes(config, source, shape, device);
+    if (shape.has_own_memory) return predictions;
+    return predictions + communication(shape.zero.world) + snapshot_bytes(config, source, programs, shape.zero.rank);
   };
 }
 
@@ -289,8 +302,9 @@ void fit_recompute(const RunConfig& config, const ModelSource& source, const std
   if (shape.recompute != RecomputeMode::kFit) return;
   shape.rates = machine_rates(ceilings, shape.dtype, shape.has_own_memory);
   communicator.broadcast(std::as_writable_bytes(std::span(&shape.rates, 1)), 0);
-  const std::int64_t mine = fitting_recompute_steps(
-      *source.model, shape, device, memory_limit(config, shape.zero.world, device), beside_the_arenas(config, source));
+  const std::int64_t mine =
+      fitting_recompute_steps(*source.model, shape, device, memory_limit(config, shape.zero.world, device),
+                              beside_the_arenas(config, source, device));
   for (int rank = 0; rank < communicator.size(); ++rank) {
     std::int64_t theirs = mine;
     communicator.broadcast(std::as_writable_bytes(std::span(&theirs, 1)), rank);
@@ -309,9 +323,9 @@ std::string recompute_text(const TrainShape& shape, const ProgramSet& programs) 
 void report_plan(const ModelSource& source, const TrainShape& shape, const RunConfig& config, Device& device,
                  bool first) {
   const ProgramSet programs = make_programs(*source.model, shape, device);
-  const MemoryReport report = full_report(config, source, programs, shape);
+  const MemoryReport report = full_report(config, source, programs, shape, device);
   require_fit(*source.model, shape, device, report, memory_limit(config, shape.zero.world, device),
-              beside_the_arenas(config, source));
+              beside_the_arenas(config, source, device));
   if (!first) return;
   log_info("{}: {}, {} of memory planned{}{}\n{}", source.model->family(), parameters_text(*source.model),
            human_bytes(report.total),
@@ -349,6 +363,12 @@ int run_training(const RunConfig& settings, Device& device, const std::string& v
     output_lock.emplace(config.output_dir);
     check_output(config, store);
   }
+  if (config.predict_with_generate && !source.model->audio()) {
+    throw usage_error("predict_with_generate is for models that hear")
+        .at(config.source_of("predict_with_generate"))
+        .mend("leave it out: a text model is evaluated by its loss");
+  }
+  TextNormalization::named(config.error_rate_normalization);
   if (config.eval_strategy != Interval::kNo && config.validation_files.empty() && config.validation_split == 0) {
     throw usage_error("eval_strategy asks for evaluations but there are no validation data")
         .mend("give --validation_files or --validation_split");
@@ -376,6 +396,16 @@ int run_training(const RunConfig& settings, Device& device, const std::string& v
   Engine engine(device, *source.model, shape, &communicator);
   const WeightMap weights = start_weights(engine.store(), source, shape);
   if (source.folder) report_heads(*source.model, weights);
+  std::optional<SpeechEvaluation> written;
+  if (config.predict_with_generate && data.has_validation() && data.validation_speech) {
+    written.emplace(config, device, source, shape, *tokenizer, data.validation_speech, data.validation_documents,
+                    communicator);
+    options.predict = [&] {
+      const SpeechErrors errors = written->run(engine.store());
+      return std::vector<std::pair<std::string, double>>{{"eval_wer", errors.words.rate()},
+                                                         {"eval_cer", errors.characters.rate()}};
+    };
+  }
   std::optional<std::filesystem::path> checkpoint;
   if (config.resume_from_checkpoint) checkpoint = find_checkpoint(*config.resume_from_checkpoint, store, communicator);
   std::optional<std::int64_t> resumed_step;
@@ -453,11 +483,11 @@ std::string plan_run(const RunConfig& settings, Device& device) {
       theirs.rates = shape.rates = rates;
       theirs.recompute_steps = shape.recompute_steps;
       shape.recompute_steps =
-          fitting_recompute_steps(*source.model, theirs, device, limit, beside_the_arenas(config, source));
+          fitting_recompute_steps(*source.model, theirs, device, limit, beside_the_arenas(config, source, device));
     }
   }
   const ProgramSet programs = make_programs(*source.model, shape, device);
-  const MemoryReport report = full_report(config, source, programs, shape);
+  const MemoryReport report = full_report(config, source, programs, shape, device);
   const double tokens = static_cast<double>(shape.tokens());
   std::string text =
       fmt::format("{}: {}, {}, micro-batch {} × {} tokens, accumulation {}, recompute {}{}\nrank 0\n{}",
@@ -471,14 +501,15 @@ std::string plan_run(const RunConfig& settings, Device& device) {
     theirs_shape.recompute_steps = shape.recompute_steps;
     theirs_shape.rates = shape.rates;
     const ProgramSet others = make_programs(*source.model, theirs_shape, device);
-    const MemoryReport theirs = full_report(config, source, others, theirs_shape);
+    const MemoryReport theirs = full_report(config, source, others, theirs_shape, device);
     text += fmt::format("rank {}\n{}", r, print(theirs));
     most = std::max(most, theirs.total);
     most_host = std::max(most_host, theirs.host_total);
   }
   text += fmt::format("arithmetic: {:.3f} GFLOP per token, {:.1f} GFLOP per micro-batch\n",
                       programs.micro.cost().flops / tokens * 1e-9, programs.micro.cost().flops * 1e-9);
-  const std::vector<Alternative> others = alternatives(*source.model, shape, device, beside_the_arenas(config, source));
+  const std::vector<Alternative> others =
+      alternatives(*source.model, shape, device, beside_the_arenas(config, source, device));
   if (!others.empty()) text += "less memory with:\n" + print(others, report.total);
   if (config.print_program) text += listing(programs);
   text += fmt::format("{} are available{}{}: the run {}\n", human_bytes(limit.device),

@@ -7,6 +7,7 @@
 
 #include "base/files.h"
 #include "base/log.h"
+#include "config/resolve.h"
 #include "program/program.h"
 
 namespace convoy {
@@ -180,7 +181,13 @@ void RunObserver::on_evaluation(const EvaluationResult& result) {
                                {p + "samples_per_second", static_cast<double>(result.samples) / result.seconds},
                                {p + "steps_per_second", static_cast<double>(result.batches) / result.seconds},
                                {"epoch", result.epoch}});
+  std::string more;
+  for (const auto& [name, value] : result.more) {
+    record.emplace_back(name, value);
+    more += fmt::format("  {} {:.2f}%", name.substr(name.find('_') + 1), 100 * value);
+  }
   log(record, result.step);
+  if (!more.empty()) progress_->message("what the model writes:" + more);
   text += fmt::format("  accuracy {:.1f}%", 100 * result.accuracy);
   if (result.task) {
     text +=

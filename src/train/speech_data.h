@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "audio/utterance.h"
+#include "audio/feature_loader.h"
 #include "config/run_config.h"
 #include "data/loader.h"
 #include "text/tokenizer.h"
@@ -15,19 +15,32 @@
 
 namespace convoy {
 
+struct SpeechSourceOptions {
+  FeatureOptions features = {};
+  int threads = 1;
+  // A recording that turns out to be unreadable leaves a row without features and targets, instead of an error.
+  bool skip_bad_audio = false;
+};
+
 // The recordings behind the documents of a TokenData.
 class SpeechSource {
  public:
-  SpeechSource(std::shared_ptr<const SpeechFeatures> features, std::vector<Utterance> utterances)
-      : features_(std::move(features)), utterances_(std::move(utterances)) {}
-  // Adds features and places to a micro-batch that holds one document in each row.
+  SpeechSource(std::shared_ptr<const SpeechFeatures> features, std::vector<Utterance> utterances,
+               SpeechSourceOptions options = {});
+  // Adds features and places to a micro-batch that holds one document in each row. Where speed changes a recording's
+  // places in the text, its row is made anew. Does not depend on the threads.
   void complete(Batch& batch) const;
-  const std::vector<Utterance>& utterances() const { return utterances_; }  // by document
+  const std::vector<Utterance>& utterances() const { return *utterances_; }  // by document
 
  private:
+  void fill_row(Batch& batch, std::int64_t row, std::int64_t sample) const;
+  void fill_features(std::span<float> row, std::int64_t sample, std::int64_t epoch, double speed) const;
+
   std::shared_ptr<const SpeechFeatures> features_;
-  std::vector<Utterance> utterances_;
+  std::shared_ptr<const std::vector<Utterance>> utterances_;
+  SpeechSourceOptions options_;
   UtteranceReader reader_;
+  FeatureMaker maker_;
 };
 
 struct SpeechData {
@@ -36,7 +49,8 @@ struct SpeechData {
 };
 
 // Reads the manifests of a key (every kind that audio/manifest.h knows) and the headers of their recordings. A
-// recording or transcript that does not fit is a data error, or left out and counted with skip_bad_samples.
+// recording or transcript that does not fit is a data error, or left out and counted with skip_bad_samples. train_files
+// are augmented as the settings say.
 SpeechData open_speech(const RunConfig& config, const std::string& key, const Tokenizer& tokenizer,
                        const ModelSource& source, const TrainShape& shape);
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -106,19 +107,27 @@ std::int64_t SpeechFeatures::places(std::int64_t samples) const {
   return (log_mel_.config().valid_frames(samples) + 1) / 2 / (input_.frames_per_token / 2);
 }
 
-void SpeechFeatures::write(std::span<const float> samples, std::span<float> row) const {
-  const std::vector<Features> windows = log_mel_.windows(samples);
-  check(static_cast<std::int64_t>(windows.size()) <= windows_ &&
-            static_cast<std::int64_t>(windows.size()) * window_floats() <= static_cast<std::int64_t>(row.size()),
+void SpeechFeatures::write(std::span<const float> samples, std::span<float> row,
+                           const std::function<void(Features&, std::int64_t)>& change) const {
+  std::vector<Features> windows = log_mel_.windows(samples);
+  const auto count = static_cast<std::int64_t>(windows.size());
+  check(count <= windows_ && count * window_floats() <= static_cast<std::int64_t>(row.size()),
         "a recording of more windows than planned");
-  for (std::size_t w = 0; w < windows.size(); ++w) {
-    const Features& window = windows[w];
-    check(window.bins == input_.mel_bins && window.frames == frames_, "features of another shape");
-    float* to = row.data() + static_cast<std::int64_t>(w) * window_floats();
-    for (std::int64_t m = 0; m < window.bins; ++m) {
-      const float* from = window.values.data() + m * window.frames;
-      for (std::int64_t t = 0; t < window.frames; ++t) to[t * window.bins + m] = from[t];
-    }
+  for (std::int64_t w = 0; w < count; ++w) {
+    Features& window = windows[static_cast<std::size_t>(w)];
+    if (change) change(window, w);
+    write(window, row.subspan(static_cast<std::size_t>(w * window_floats())));
+  }
+}
+
+void SpeechFeatures::write(const Features& window, std::span<float> row) const {
+  check(window.bins == input_.mel_bins && static_cast<std::int64_t>(row.size()) >= window_floats(),
+        "features of another shape");
+  const std::int64_t frames = std::min(window.frames, frames_);
+  for (std::int64_t m = 0; m < window.bins; ++m) {
+    const float* from = window.values.data() + m * window.frames;
+    for (std::int64_t t = 0; t < frames_; ++t)
+      row[static_cast<std::size_t>(t * window.bins + m)] = t < frames ? from[t] : window.silence;
   }
 }
 

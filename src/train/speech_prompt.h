@@ -1,6 +1,7 @@
 // What models that hear are given beside the transcript: the tokens around it, and the recording's features.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -59,7 +60,11 @@ class SpeechFeatures {
   // Places in the text for a clip of so many samples; 0 for models without.
   std::int64_t places(std::int64_t samples) const;
   // Writes the windows of a clip, time by time, to the front of `row` ([windows · frames, bins], zeros before).
-  void write(std::span<const float> samples, std::span<float> row) const;
+  // `change` sees each window before that.
+  void write(std::span<const float> samples, std::span<float> row,
+             const std::function<void(Features& window, std::int64_t index)>& change = {}) const;
+  // The same of a clip of one window, whose frames of silence at the end may be missing.
+  void write(const Features& window, std::span<float> row) const;
   const AudioInput& input() const { return input_; }
   const LogMelConfig& log_mel_config() const { return log_mel_.config(); }
   std::int64_t frames() const { return frames_; }

@@ -21,6 +21,15 @@ void remember_signal(int number) {
   stop_signal = number;
 }
 
+double watched_value(const std::string& metric, const EvaluationResult& result) {
+  if (metric == "eval_accuracy") return result.accuracy;
+  if (metric == "eval_perplexity") return std::exp(result.loss);
+  for (const auto& [name, value] : result.more) {
+    if (name == metric) return value;
+  }
+  return result.loss;
+}
+
 class Stopwatch {
  public:
   double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count(); }
@@ -229,9 +238,8 @@ void Trainer::evaluate_on(const MakeLoader& data, const std::string& name) {
 
 void Trainer::evaluate_now(bool counts) {
   EvaluationResult report = evaluate(evaluation_);
-  report.watched = options_.best_metric == "eval_accuracy"     ? report.accuracy
-                   : options_.best_metric == "eval_perplexity" ? std::exp(report.loss)
-                                                               : report.loss;
+  if (options_.predict) report.more = options_.predict();
+  report.watched = watched_value(options_.best_metric, report);
   if (!counts) return observer_.on_evaluation(report);
   const bool progress = is_better(report.watched, state_.best, options_.early_stopping_threshold);
   report.best = is_better(report.watched, state_.best);

@@ -48,9 +48,10 @@ struct EvaluationResult {
   std::int64_t targets = 0;
   std::int64_t samples = 0, batches = 0;  // documents; batches of one rank
   double seconds = 0;
-  bool best = false;                  // the best so far
-  double watched = 0;                 // the value of the metric that decides
-  std::int64_t without_progress = 0;  // evaluations in a row, for early stopping
+  std::vector<std::pair<std::string, double>> more;  // of TrainerOptions::predict
+  bool best = false;                                 // the best so far
+  double watched = 0;                                // the value of the metric that decides
+  std::int64_t without_progress = 0;                 // evaluations in a row, for early stopping
 };
 
 // Hears of the run's events, in the training thread.
@@ -81,6 +82,8 @@ struct TrainerOptions {
   std::string best_metric = "eval_loss";
   std::int64_t early_stopping_patience = 0;
   double early_stopping_threshold = 0;
+  // More figures of an evaluation, as "eval_wer". Every rank calls, and gets the same.
+  std::function<std::vector<std::pair<std::string, double>>()> predict;
   std::string version;  // of the program, into the checkpoints
   std::uint64_t data_seed = 0;
   std::string data_fingerprint;  // of the tokens and how rows are made of them

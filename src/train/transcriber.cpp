@@ -92,6 +92,12 @@ Transcriber::Transcriber(Device& device, const Model& model, const Tokenizer& to
   made += static_cast<std::int64_t>(opening_.size());
   // A language that a manifest names makes the prompt longer by two tokens.
   room.max_length = prompt_tokens + 2 + made;
+  if (options.max_length > 0) room.max_length = options.max_length;
+  if (room.max_length <= prompt_tokens) {
+    throw usage_error(
+        fmt::format("a prompt of {} tokens leaves no room for text within {}", prompt_tokens, room.max_length))
+        .mend("raise seq_length");
+  }
   if (model.positions_are_learned()) room.max_length = std::min(room.max_length, model.max_positions());
   generator_ = std::make_unique<Generator>(device, model, room);
   generation_.max_new_tokens = made;

@@ -24,6 +24,7 @@ struct TranscriberOptions {
   std::int64_t beams = 1;
   double length_penalty = 1.0;
   std::int64_t max_new_tokens = 0;  // of a window; 0: 256, or what a table of positions leaves
+  std::int64_t max_length = 0;      // the most tokens of a text with its prompt; 0: what max_new_tokens asks for
   std::int64_t windows = 1;         // GLM-ASR: windows that one text may hear
   bool cache = true;
 };

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -36,32 +37,35 @@ class Transcribe : public ::testing::Test {
                           "<|en|>", "<|zh|>", "<|transcribe|>", "<|notimestamps|>"})
                   .status,
               0);
-    const Result trained = run_convoy(
-        {"train",
-         "--from_scratch",
-         "--model_config",
-         R"({"model_type": "whisper", "vocab_size": 264, "d_model": 32, "num_mel_bins": 8, "encoder_layers": 1,
+    const Result trained = run_convoy(training("model", {"--save_strategy", "no"}));
+    ASSERT_EQ(trained.status, 0) << trained.output;
+  }
+  static std::vector<std::string> training(const std::string& output, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> words = {
+        "train",
+        "--from_scratch",
+        "--model_config",
+        R"({"model_type": "whisper", "vocab_size": 264, "d_model": 32, "num_mel_bins": 8, "encoder_layers": 1,
              "decoder_layers": 1, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "encoder_attention_heads": 2,
              "decoder_attention_heads": 2, "max_source_positions": 100, "max_target_positions": 32})",
-         "--tokenizer",
-         path("tok"),
-         "--train_files",
-         path("m.jsonl"),
-         "--seq_length",
-         "16",
-         "--max_steps",
-         "150",
-         "--per_device_train_batch_size",
-         "2",
-         "--learning_rate",
-         "1e-2",
-         "--save_strategy",
-         "no",
-         "--output_dir",
-         path("model"),
-         "--threads",
-         "1"});
-    ASSERT_EQ(trained.status, 0) << trained.output;
+        "--tokenizer",
+        path("tok"),
+        "--train_files",
+        path("m.jsonl"),
+        "--seq_length",
+        "16",
+        "--max_steps",
+        "150",
+        "--per_device_train_batch_size",
+        "2",
+        "--learning_rate",
+        "1e-2",
+        "--output_dir",
+        path(output),
+        "--threads",
+        "1"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
   }
   static void TearDownTestSuite() { delete folder_; }
   static std::string path(const std::string& name) { return *folder_ / name; }
@@ -114,6 +118,49 @@ TEST_F(Transcribe, BadRecordingsStopTheRunOrAreLeftOut) {
     EXPECT_THAT(left_out.output, HasSubstr("high\n"));
     EXPECT_THAT(left_out.output, HasSubstr("1 of 2 recordings could not be read"));
   }
+}
+
+TEST_F(Transcribe, TheBestModelOfARunIsThatOfTheLeastErrors) {
+  std::vector<std::string> words = training("watched", {"--validation_files",
+                                                        path("m.jsonl"),
+                                                        "--eval_strategy",
+                                                        "steps",
+                                                        "--eval_steps",
+                                                        "50",
+                                                        "--save_strategy",
+                                                        "steps",
+                                                        "--save_steps",
+                                                        "50",
+                                                        "--predict_with_generate",
+                                                        "true",
+                                                        "--generation_num_beams",
+                                                        "2",
+                                                        "--metric_for_best_model",
+                                                        "wer",
+                                                        "--load_best_model_at_end",
+                                                        "true",
+                                                        "--num_processes",
+                                                        "2",
+                                                        "--zero_stage",
+                                                        "3"});
+  const Result run = run_convoy(words);
+  ASSERT_EQ(run.status, 0) << run.output;
+  EXPECT_THAT(run.output, HasSubstr("predictions"));
+  EXPECT_THAT(run.output, HasSubstr("what the model writes:  wer "));
+  const Json state = read_json(path("watched/trainer_state.json"));
+  EXPECT_EQ(state["best_metric"], 0.0);
+  std::vector<double> rates;
+  for (const Json& record : state["log_history"]) {
+    if (record.contains("eval_wer")) rates.push_back(record["eval_wer"].get<double>());
+  }
+  ASSERT_EQ(rates.size(), 3U);
+  EXPECT_EQ(*std::min_element(rates.begin(), rates.end()), 0.0);
+  EXPECT_EQ(run_convoy({"transcribe", path("high.wav"), "--model", path("watched"), "--threads", "1"}).output,
+            "high\n");
+  words[0] = "plan";
+  EXPECT_THAT(run_convoy(words).output, HasSubstr("predictions"));
+  EXPECT_THAT(run_convoy(training("refused", {"--metric_for_best_model", "wer"})).output,
+              HasSubstr("predict_with_generate"));
 }
 
 TEST_F(Transcribe, RefusesWhatItCannotDo) {
