@@ -16,8 +16,8 @@ enum class RecomputeMode : std::uint8_t {
 
 struct RecomputeOptions {
   RecomputeMode mode = RecomputeMode::kNone;
-  std::int64_t steps = 0;  // of kFit
-  MachineRates rates;      // likewise
+  std::int64_t steps = 0;   // of kFit
+  MachineRates rates = {};  // likewise
 };
 std::string_view name_of(RecomputeMode mode);
 
