@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "base/parallel.h"
 #include "checkpoint/model_folder.h"
 #include "cli/commands.h"
@@ -252,10 +251,6 @@ int generate(Arguments arguments) {
       arguments.tokenizer.empty() ? folder.folder() : std::filesystem::path(arguments.tokenizer);
   encode(requests, arguments, words, *tokenizer);
   const std::unique_ptr<Device> device = make_device(arguments.device);
-  if (arguments.cache && !device->host_memory()) {
-    log_info("keys and values are not kept on this device yet: every token is computed from the whole text");
-    arguments.cache = false;
-  }
   const auto count = static_cast<std::int64_t>(requests.size());
   Generator generator(*device, *model, dtype, longest(arguments, *model, requests),
                       std::min(count, arguments.batch > 0 ? arguments.batch : kBatch), arguments.cache);

@@ -243,10 +243,6 @@ int transcribe(Arguments arguments) {
   const auto generation_file = folder.folder() / "generation_config.json";
   const Json generation = fs::exists(generation_file) ? read_json(generation_file) : folder.config();
   const std::unique_ptr<Device> device = make_device(arguments.device);
-  if (!device->host_memory()) {
-    log_info("keys and values are not kept on this device yet: every token is computed from the whole recording");
-    how.cache = false;
-  }
   Transcriber transcriber(*device, *model, *tokenizer, folder.config(), generation, where, how);
   load_weights(transcriber.store(), folder);
   if (!arguments.adapter.empty()) load_adapter(transcriber.store(), arguments.adapter);

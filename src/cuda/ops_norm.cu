@@ -95,11 +95,57 @@ __global__ void norm_kernel(const T* x, const T* residual, T* sum, const T* weig
   }
 }
 
+// The sums of x and y over all threads of a block, each as block_sum has it; kBoth: else x alone. `shared` holds 66
+// floats.
+template <bool kBoth>
+__device__ void block_sums(float& x, float& y, float* shared) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  x = warp_sum(x);
+  if (kBoth) y = warp_sum(y);
+  if (lane == 0) {
+    shared[warp] = x;
+    if (kBoth) shared[33 + warp] = y;
+  }
+  __syncthreads();
+  if (warp == 0) {
+    x = warp_sum(lane < warps ? shared[lane] : 0.0f);
+    if (kBoth) y = warp_sum(lane < warps ? shared[33 + lane] : 0.0f);
+    if (lane == 0) {
+      shared[32] = x;
+      if (kBoth) shared[65] = y;
+    }
+  }
+  __syncthreads();
+  x = shared[32];
+  if (kBoth) y = shared[65];
+}
+
+// A thread's part of what a row's gradient is made from.
+template <typename T, int N, int P>
+struct GradRow {
+  Pack<T, N> dy[P], r[P], plus[P];
+  __device__ void load(const T* dy_rows, const T* r_rows, const T* plus_rows, std::int64_t row, std::int64_t width) {
+#pragma unroll
+    for (int p = 0; p < P; ++p) {
+      const std::int64_t column = (static_cast<std::int64_t>(p) * blockDim.x + threadIdx.x) * N;
+      if (column >= width) continue;
+      dy[p] = load_pack<N>(dy_rows + row * width + column);
+      r[p] = load_pack<N>(r_rows + row * width + column);
+      if (plus_rows != nullptr) plus[p] = load_pack<N>(plus_rows + row * width + column);
+    }
+  }
+};
+
 // partial: [blocks, width] sums of dy·x̂, and behind them for LayerNorm as much of dy.
 template <bool kLayer, typename T, int N, int P>
 __global__ void norm_grad_kernel(const T* dy, const T* r, const T* weight, const float* mean, const float* rstd,
                                  const T* plus, T* dr, float* partial, std::int64_t rows, std::int64_t width) {
-  __shared__ float shared[2][33];
+  __shared__ float shared[66];
+  // Short rows: the next one comes in while this one's sums are made. Long ones have too much to hold.
+  constexpr bool kAhead = P <= 2;
+  GradRow<T, N, kAhead ? P : 1> now{}, next{};
+  if (kAhead && blockIdx.x < rows) now.load(dy, r, plus, blockIdx.x, width);
   const auto per_row = static_cast<float>(width);
   float dweight[P][N] = {}, dbias[kLayer ? P : 1][N] = {};
   for (std::int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
@@ -110,8 +156,8 @@ __global__ void norm_grad_kernel(const T* dy, const T* r, const T* weight, const
     for (int p = 0; p < P; ++p) {
       const std::int64_t column = (static_cast<std::int64_t>(p) * blockDim.x + threadIdx.x) * N;
       if (column >= width) continue;
-      const auto d = load_pack<N>(dy + row * width + column);
-      const auto v = load_pack<N>(r + row * width + column);
+      const auto d = kAhead ? now.dy[kAhead ? p : 0] : load_pack<N>(dy + row * width + column);
+      const auto v = kAhead ? now.r[kAhead ? p : 0] : load_pack<N>(r + row * width + column);
       const auto w = load_pack<N>(weight + column);
 #pragma unroll
       for (int i = 0; i < N; ++i) {
@@ -124,15 +170,17 @@ __global__ void norm_grad_kernel(const T* dy, const T* r, const T* weight, const
         if (kLayer) dbias[p][i] += gradient;
       }
     }
-    dot = block_sum(dot, shared[0]) / per_row;
-    if (kLayer) total = block_sum(total, shared[1]) / per_row;
+    if (kAhead && row + gridDim.x < rows) next.load(dy, r, plus, row + gridDim.x, width);
+    block_sums<kLayer>(dot, total, shared);
+    dot /= per_row;
+    total /= per_row;
 #pragma unroll
     for (int p = 0; p < P; ++p) {
       const std::int64_t column = (static_cast<std::int64_t>(p) * blockDim.x + threadIdx.x) * N;
       if (column >= width) continue;
       const std::int64_t at = row * width + column;
       Pack<T, N> other{}, result;
-      if (plus != nullptr) other = load_pack<N>(plus + at);
+      if (plus != nullptr) other = kAhead ? now.plus[kAhead ? p : 0] : load_pack<N>(plus + at);
 #pragma unroll
       for (int i = 0; i < N; ++i) {
         const float gradient = scale * (weighted[p][i] - normal[p][i] * dot - total);
@@ -140,6 +188,7 @@ __global__ void norm_grad_kernel(const T* dy, const T* r, const T* weight, const
       }
       store_pack(dr + at, result);
     }
+    if (kAhead) now = next;
     __syncthreads();  // the next row's sums use the same shared memory
   }
 #pragma unroll
