@@ -35,22 +35,24 @@ function location(    p, t, l, moved) {
   # Where it was before, or where the other thing is.
   wrong = "So the " things[t[asked]] " was in the " places[asked == moved ? l[1 + random(2)] : (random(2) ? l[3] : l[3 - asked])] "."
 }
-# Two things, of which each is given on.
-function possession(    p, t, i, last) {
+# Two things are given away, or one of them twice. Who is right and who is wrong are named equally often.
+function possession(    p, t, i) {
   pick(4, name_count, p); pick(2, thing_count, t)
   s[1] = names[p[1]] " had the " things[t[1]] " and " names[p[2]] " had the " things[t[2]] "."
   i = 1 + random(2)
   s[2] = names[p[i]] " gave the " things[t[i]] " to " names[p[3]] "."
-  s[3] = random(2) ? names[p[3]] " gave the " things[t[i]] " to " names[p[4]] "." : ""
-  last = s[3] == "" ? p[3] : p[4]
-  if (s[3] == "") s[3] = filler(names[p[4]])
-  s[4] = filler(names[p[1 + random(2)]])
-  if (random(3)) {
-    right = "In the end " names[last] " had the " things[t[i]] "."
-    wrong = "In the end " names[random(2) ? p[i] : (last == p[4] ? p[3] : p[3 - i])] " had the " things[t[i]] "."
-  } else {
-    right = "In the end " names[p[3 - i]] " had the " things[t[3 - i]] "."
-    wrong = "In the end " names[random(2) ? last : p[i]] " had the " things[t[3 - i]] "."
+  if (random(2)) {  # the other thing, to another one
+    s[3] = names[p[3 - i]] " gave the " things[t[3 - i]] " to " names[p[4]] "."
+    s[4] = filler(names[p[3 + random(2)]])
+    asked = random(2)
+    right = "In the end " names[p[3 + asked]] " had the " things[asked ? t[3 - i] : t[i]] "."
+    wrong = "In the end " names[p[4 - asked]] " had the " things[asked ? t[3 - i] : t[i]] "."
+  } else {  # the same thing, onward
+    s[3] = names[p[3]] " gave the " things[t[i]] " to " names[p[4]] "."
+    asked = random(2)
+    s[4] = filler(names[asked ? p[3 - i] : p[4]])
+    right = "In the end " names[asked ? p[3 - i] : p[4]] " had the " things[asked ? t[3 - i] : t[i]] "."
+    wrong = "In the end " names[p[3]] " had the " things[asked ? t[3 - i] : t[i]] "."
   }
 }
 # Something good happens to one, something bad to another.
