@@ -13,8 +13,8 @@ cd "$work"
 make() { awk -f "$here/stories.awk" "$@"; }
 make -v n=1000 -v seed=1 -v format=csv >test.csv
 make -v n=500 -v seed=2 -v format=csv -v avoid='test.csv' >dev.csv
-make -v n=1000 -v seed=3 -v format=csv -v avoid='test.csv dev.csv' >train.csv
-make -v n=30000 -v seed=4 -v format=jsonl -v avoid='test.csv dev.csv train.csv' >stories.jsonl
+make -v n=2000 -v seed=3 -v format=csv -v avoid='test.csv dev.csv' >train.csv
+make -v n=60000 -v seed=4 -v format=jsonl -v avoid='test.csv dev.csv train.csv' >stories.jsonl
 words=$(awk -f "$here/words.awk" train.csv test.csv)
 "$convoy" tokenizer train stories.jsonl --vocab_size 700 --output tokenizer --eos '<|endoftext|>'
 
