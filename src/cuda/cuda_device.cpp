@@ -153,6 +153,7 @@ CudaDevice::CudaDevice(const Options& options)
   cuda::register_embedding(*registry_, context_);
   cuda::register_linear(*registry_, context_);
   cuda::register_attention(*registry_, context_);
+  cuda::register_classes(*registry_, context_);
   cuda::register_head(*registry_, context_);
   cuda::register_update(*registry_, context_);
   cuda::register_compress(*registry_, context_);

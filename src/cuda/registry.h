@@ -13,6 +13,7 @@ void register_qk_norm(KernelRegistry& registry, Context& context);
 void register_embedding(KernelRegistry& registry, Context& context);
 void register_linear(KernelRegistry& registry, Context& context);
 void register_attention(KernelRegistry& registry, Context& context);
+void register_classes(KernelRegistry& registry, Context& context);
 void register_head(KernelRegistry& registry, Context& context);
 void register_update(KernelRegistry& registry, Context& context);
 void register_compress(KernelRegistry& registry, Context& context);
