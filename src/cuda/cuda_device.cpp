@@ -156,6 +156,7 @@ CudaDevice::CudaDevice(const Options& options)
   cuda::register_cross_attention(*registry_, context_);
   cuda::register_cached_attention(*registry_, context_);
   cuda::register_frames(*registry_, context_);
+  cuda::register_classes(*registry_, context_);
   cuda::register_head(*registry_, context_);
   cuda::register_update(*registry_, context_);
   cuda::register_compress(*registry_, context_);
