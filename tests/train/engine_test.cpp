@@ -101,6 +101,14 @@ TEST_P(Families, RecomputationChangesNothing) {
     EXPECT_EQ(kept.losses, again.losses) << name_of(mode);
     EXPECT_EQ(kept.state, again.state) << name_of(mode);
   }
+  shape.recompute = RecomputeMode::kFit;
+  shape.rates = {2e11, 1e11, 2e10};
+  for (const std::int64_t steps : {1, 4, 100}) {
+    shape.recompute_steps = steps;
+    const Outcome again = train(GetParam(), shape, 2, 4);
+    EXPECT_EQ(kept.losses, again.losses) << steps << " steps";
+    EXPECT_EQ(kept.state, again.state) << steps << " steps";
+  }
 }
 
 TEST_P(Families, HowTheBatchIsCutChangesOnlyRounding) {
