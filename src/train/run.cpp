@@ -257,12 +257,6 @@ std::size_t snapshot_bytes(const RunConfig& config, const ModelSource& source, c
   return bytes;
 }
 
-std::size_t communication(int ranks) {
-  CommunicatorOptions group;
-  group.size = group.local_size = ranks;
-  return communication_bytes(group);
-}
-
 // The model and the room to write down what it hears at evaluations.
 std::size_t prediction_bytes(const RunConfig& config, const ModelSource& source, const TrainShape& shape,
                              const Device& device) {
@@ -273,7 +267,7 @@ std::size_t prediction_bytes(const RunConfig& config, const ModelSource& source,
 MemoryReport full_report(const RunConfig& config, const ModelSource& source, const ProgramSet& programs,
                          const TrainShape& shape, const Device& device) {
   MemoryReport report = memory_report(programs.sizes, programs.activation_lower_bound);
-  add_line(report, "communication", communication(shape.zero.world), shape.has_own_memory);
+  add_line(report, "communication", communication_memory(shape.zero.world), shape.has_own_memory);
   add_line(report, "checkpoint copy", snapshot_bytes(config, source, programs, shape.zero.rank), shape.has_own_memory);
   if (const std::size_t bytes = prediction_bytes(config, source, shape, device); bytes > 0)
     add_line(report, "predictions", bytes, false);
@@ -284,7 +278,8 @@ BytesBeside beside_the_arenas(const RunConfig& config, const ModelSource& source
   return [&](const TrainShape& shape, const ProgramSet& programs) -> std::size_t {
     const std::size_t predictions = prediction_bytes(config, source, shape, device);
     if (shape.has_own_memory) return predictions;
-    return predictions + communication(shape.zero.world) + snapshot_bytes(config, source, programs, shape.zero.rank);
+    return predictions + communication_memory(shape.zero.world) +
+           snapshot_bytes(config, source, programs, shape.zero.rank);
   };
 }
 

@@ -22,22 +22,16 @@
 namespace convoy {
 namespace {
 
-std::size_t communication(int ranks) {
-  CommunicatorOptions group;
-  group.size = group.local_size = ranks;
-  return communication_bytes(group);
-}
-
 BytesBeside beside_the_arenas() {
   return [](const TrainShape& shape, const ProgramSet&) -> std::size_t {
-    return shape.has_own_memory ? 0 : communication(shape.zero.world);
+    return shape.has_own_memory ? 0 : communication_memory(shape.zero.world);
   };
 }
 
 MemoryReport full_report(const ProgramSet& programs, const TrainShape& shape) {
   MemoryReport report = memory_report(programs.sizes, programs.activation_lower_bound);
   std::erase_if(report.lines, [](const MemoryLine& line) { return line.bytes == 0; });
-  add_line(report, "communication", communication(shape.zero.world), shape.has_own_memory);
+  add_line(report, "communication", communication_memory(shape.zero.world), shape.has_own_memory);
   return report;
 }
 

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/parallel.h"
+#include "comm/communicator.h"
 #include "config/resolve.h"
 #include "models/freeze.h"
 #include "models/name_pattern.h"
@@ -277,6 +278,12 @@ std::filesystem::path tokenizer_path(const RunConfig& config) {
   if (config.tokenizer) return *config.tokenizer;
   if (config.model) return *config.model;
   throw usage_error("no tokenizer").mend("give --tokenizer, a folder or file with tokenizer.json or tokenizer.model");
+}
+
+std::size_t communication_memory(int ranks) {
+  CommunicatorOptions group;
+  group.size = group.local_size = ranks;
+  return communication_bytes(group);
 }
 
 MemoryLimit memory_limit(const RunConfig& config, int ranks, const Device& device) {

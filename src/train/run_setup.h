@@ -45,6 +45,8 @@ std::filesystem::path tokenizer_path(const RunConfig& config);
 // Bytes that one rank may take: memory_limit, or its share of what the device has; and its share of the host's memory
 // where the device has its own.
 MemoryLimit memory_limit(const RunConfig& config, int ranks, const Device& device);
+// What the communicator of one of `ranks` ranks of a host takes.
+std::size_t communication_memory(int ranks);
 
 // Threads, log level and the configuration's warnings and notes, for one rank's process.
 void apply_process_settings(const RunConfig& config, int rank, int ranks);
