@@ -12,6 +12,7 @@
 namespace convoy {
 namespace {
 
+using testing::sharpen;
 using testing::tiny_config;
 using testing::tiny_text_families;
 using Tokens = Generator::Tokens;
@@ -24,19 +25,6 @@ std::vector<Tokens> random_prompts(std::size_t count, std::size_t longest, std::
     while (prompt.size() < length) prompt.push_back(static_cast<std::int32_t>(1 + random.below(96)));
   }
   return prompts;
-}
-
-// A model whose logits differ enough that rounding does not decide which token is the most likely.
-void sharpen(Generator& generator, const Model& model) {
-  generator.store().initialize(11);
-  for (std::size_t p = 0; p < model.parameters().size(); ++p) {
-    const Parameter& parameter = model.parameters()[p];
-    if (parameter.init_std == 0) continue;
-    std::vector<float> values(static_cast<std::size_t>(parameter.shape.numel()));
-    initialize(parameter, p, 11, values);
-    for (float& value : values) value *= 8;
-    generator.store().set_rows(p, 0, DType::kF32, std::as_bytes(std::span(values)));
-  }
 }
 
 class Families : public ::testing::TestWithParam<std::string> {
@@ -59,7 +47,7 @@ TEST_P(Families, TextsWithCacheEqualThoseWithout) {
       Generator one(*device_, *model, dtype, 48);
       Generator several(*device_, *model, dtype, 48, 3);
       ASSERT_TRUE(one.has_cache() && several.has_cache() && !whole.has_cache());
-      for (Generator* each : {&whole, &one, &several}) sharpen(*each, *model);
+      for (Generator* each : {&whole, &one, &several}) sharpen(each->store());
       const std::vector<Tokens> prompts = random_prompts(7, 30, 3);
       GenerationOptions options;
       options.max_new_tokens = 14;
@@ -90,7 +78,7 @@ TEST(Generator, EndsWhereItShould) {
   const std::unique_ptr<Device> device = testing::test_device();
   const auto model = make_model(tiny_config("llama"), "test");
   Generator generator(*device, *model, DType::kF32, 12, 2);
-  sharpen(generator, *model);
+  sharpen(generator.store());
   GenerationOptions options;
   options.sampling.temperature = 0;
   options.max_new_tokens = 100;
@@ -120,7 +108,7 @@ TEST(Generator, KeepsNothingWhereTheTablesChange) {
   EXPECT_TRUE(Generator(*device, *model, DType::kF32, 64).has_cache());
   Generator longer(*device, *model, DType::kF32, 80, 2);
   EXPECT_FALSE(longer.has_cache());
-  sharpen(longer, *model);
+  sharpen(longer.store());
   GenerationOptions options;
   options.max_new_tokens = 3;
   options.sampling.temperature = 0;

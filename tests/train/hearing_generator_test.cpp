@@ -16,21 +16,9 @@ namespace {
 
 using testing::kAudioFrames;
 using testing::kMelBins;
+using testing::sharpen;
 using testing::tiny_config;
 using Tokens = Generator::Tokens;
-
-// Weights whose logits differ enough that rounding does not decide.
-void sharpen(Generator& generator, const Model& model) {
-  generator.store().initialize(11);
-  for (std::size_t p = 0; p < model.parameters().size(); ++p) {
-    const Parameter& parameter = model.parameters()[p];
-    if (parameter.init_std == 0) continue;
-    std::vector<float> values(static_cast<std::size_t>(parameter.shape.numel()));
-    initialize(parameter, p, 11, values);
-    for (float& value : values) value *= 8;
-    generator.store().set_rows(p, 0, DType::kF32, std::as_bytes(std::span(values)));
-  }
-}
 
 struct Heard {
   std::vector<std::vector<float>> features;
@@ -73,7 +61,7 @@ class Hearing : public ::testing::TestWithParam<std::string> {
     room.max_length = 40;
     Generator generator(*device_, model, room);
     EXPECT_EQ(generator.has_cache(), room.cache);
-    sharpen(generator, model);
+    sharpen(generator.store());
     options.max_new_tokens = 12;
     options.stop_tokens = {5, 6, 7};
     options.sampling.temperature = 0;

@@ -102,4 +102,16 @@ RandomBatch random_batch(std::int64_t rows, std::int64_t seq, std::int64_t vocab
   return batch;
 }
 
+void sharpen(ParameterStore& store) {
+  store.initialize(11);
+  const std::vector<Parameter>& parameters = store.model().parameters();
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    if (parameters[p].init_std == 0) continue;
+    std::vector<float> values(static_cast<std::size_t>(parameters[p].shape.numel()));
+    initialize(parameters[p], p, 11, values);
+    for (float& value : values) value *= 8;
+    store.set_rows(p, 0, DType::kF32, std::as_bytes(std::span(values)));
+  }
+}
+
 }  // namespace convoy::testing

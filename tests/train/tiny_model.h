@@ -20,6 +20,9 @@ inline constexpr std::int64_t kAudioWindows = 1, kAudioFrames = 16, kMelBins = 8
 // Sets them in a shape where the family hears.
 void set_audio(const std::string& family, TrainShape& shape);
 
+// Fresh weights whose logits differ enough that rounding does not decide which token is the most likely.
+void sharpen(ParameterStore& store);
+
 struct RandomBatch {
   std::vector<std::int32_t> ids, targets, positions, seq_start;
   std::vector<std::uint64_t> keys;
