@@ -7,11 +7,10 @@ namespace {
 
 class Recomputation {
  public:
-  Recomputation(Graph& graph, const RecomputeOptions& options)
-      : graph_(graph), mode_(options.mode), options_(options) {}
+  Recomputation(Graph& graph, const RecomputeOptions& options) : graph_(graph), options_(options) {}
 
   void run() {
-    if (mode_ == RecomputeMode::kFit) {
+    if (options_.mode == RecomputeMode::kFit) {
       take_steps();
     } else {
       find_saved();
@@ -60,10 +59,10 @@ class Recomputation {
       const bool inputs_there = std::all_of(node.inputs.begin(), node.inputs.end(),
                                             [&](ValueId id) { return id == kNoValue || available_[at(id)]; });
       for (ValueId id : node.outputs) {
-        const bool again = mode_ == RecomputeMode::kFull ? node.block >= 0 && !crosses_block_[at(id)]
-                                                         : node.op->cheap() && inputs_there;
+        const bool again = options_.mode == RecomputeMode::kFull ? node.block >= 0 && !crosses_block_[at(id)]
+                                                                 : node.op->cheap() && inputs_there;
         dropped_[at(id)] = again;
-        available_[at(id)] = again || saved_[at(id)] || (mode_ == RecomputeMode::kFull);
+        available_[at(id)] = again || saved_[at(id)] || (options_.mode == RecomputeMode::kFull);
       }
     }
   }
@@ -109,7 +108,6 @@ class Recomputation {
   }
 
   Graph& graph_;
-  RecomputeMode mode_;
   const RecomputeOptions& options_;
   std::vector<bool> saved_, crosses_block_, dropped_, available_;  // by value
   std::vector<ValueId> copies_;                                    // by value

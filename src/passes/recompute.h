@@ -14,12 +14,13 @@ enum class RecomputeMode : std::uint8_t {
   kFit,        // the first so many steps of passes/recompute_choice.h
 };
 
+std::string_view name_of(RecomputeMode mode);
+
 struct RecomputeOptions {
   RecomputeMode mode = RecomputeMode::kNone;
   std::int64_t steps = 0;   // of kFit
   MachineRates rates = {};  // likewise
 };
-std::string_view name_of(RecomputeMode mode);
 
 // Replaces the backward nodes' uses of dropped activations by recomputed ones. Run after differentiate.
 void recompute(Graph& graph, const RecomputeOptions& options);
