@@ -234,10 +234,9 @@ DType dtype_of(const Arguments& arguments, const Model& model, const ModelFolder
 
 int generate(Arguments arguments) {
   set_threads(arguments.threads);
-  if (is_adapter_folder(arguments.model)) {  // its base model is named in it
-    if (arguments.adapter.empty()) arguments.adapter = arguments.model;
-    arguments.model = base_of_adapter(arguments.model, "").string();
-  }
+  const ModelAndAdapter folders = resolve_adapter(arguments.model, arguments.adapter);
+  arguments.model = folders.model;
+  arguments.adapter = folders.adapter;
   const ModelFolder folder(arguments.model);
   auto model = make_model(folder.config(), (folder.folder() / "config.json").string(), {arguments.rope_theta, false});
   if (!arguments.adapter.empty())

@@ -209,10 +209,9 @@ void fit_to_recordings(const Arguments& arguments, const Model& model, const std
 int transcribe(Arguments arguments) {
   set_threads(arguments.threads);
   TextNormalization::named(arguments.normalize);
-  if (is_adapter_folder(arguments.model)) {  // its base model is named in it
-    if (arguments.adapter.empty()) arguments.adapter = arguments.model;
-    arguments.model = base_of_adapter(arguments.model, "").string();
-  }
+  const ModelAndAdapter folders = resolve_adapter(arguments.model, arguments.adapter);
+  arguments.model = folders.model;
+  arguments.adapter = folders.adapter;
   const ModelFolder folder(arguments.model);
   const std::string where = (folder.folder() / "config.json").string();
   std::unique_ptr<Model> model = make_model(folder.config(), where);

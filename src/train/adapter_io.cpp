@@ -162,6 +162,11 @@ fs::path base_of_adapter(const fs::path& adapter, const std::string& given) {
       .mend("give the base model's folder");
 }
 
+ModelAndAdapter resolve_adapter(const std::string& model, const std::string& adapter) {
+  if (!is_adapter_folder(model)) return {model, adapter};
+  return {base_of_adapter(model, "").string(), adapter.empty() ? model : adapter};
+}
+
 WeightMap adapter_map(const Model& model, DType dtype) {
   WeightMap map;
   for (const FileTensor& tensor : model.file_tensors()) {

@@ -25,6 +25,12 @@ LoraConfig read_adapter_config(const std::filesystem::path& folder);
 // without either.
 std::filesystem::path base_of_adapter(const std::filesystem::path& adapter, const std::string& given);
 
+// An adapter's folder in the place of a model's stands for its base model with that adapter.
+struct ModelAndAdapter {
+  std::string model, adapter;  // folders; the adapter may be empty
+};
+ModelAndAdapter resolve_adapter(const std::string& model, const std::string& adapter);
+
 // How an adapter's file holds the weights that a model with adapters trains: adapters, and modules_to_save (a tied
 // embedding under both of its names).
 WeightMap adapter_map(const Model& model, DType dtype);

@@ -49,10 +49,10 @@ RunConfig for_evaluation(const RunConfig& settings) {
   RunConfig config = settings;
   config.from_scratch = false;
   config.lora_rank.reset();
-  if (config.model && is_adapter_folder(*config.model)) {
-    if (!config.adapter) config.adapter = config.model;
-    config.model = base_of_adapter(*config.model, "").string();
-  }
+  if (!config.model) return config;
+  const ModelAndAdapter folders = resolve_adapter(*config.model, config.adapter.value_or(""));
+  config.model = folders.model;
+  if (!folders.adapter.empty()) config.adapter = folders.adapter;
   return config;
 }
 
