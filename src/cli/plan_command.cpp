@@ -7,7 +7,7 @@
 #include "cli/commands.h"
 #include "config/run_config.h"
 #include "devices/make_device.h"
-#include "train/run.h"
+#include "train/run_plan.h"
 
 namespace convoy {
 

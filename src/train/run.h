@@ -16,8 +16,4 @@ int run_training(const RunConfig& settings, Device& device, const std::string& v
 // What can be found wrong before any rank starts, so that it is said once. Throws usage errors.
 void check_before_start(const RunConfig& config);
 
-// What `convoy plan` prints: the memory of every rank by kind and what other settings would take. Reads no weight and
-// no data.
-std::string plan_run(const RunConfig& config, Device& device);
-
 }  // namespace convoy

@@ -1,0 +1,196 @@
+#include "train/run_plan.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "config/resolve.h"
+#include "models/freeze.h"
+#include "plan/fit_recompute.h"
+#include "plan/memory_report.h"
+#include "plan/model_flops.h"
+#include "train/run_data.h"
+#include "train/speech_evaluation.h"
+
+namespace convoy {
+namespace {
+
+// The weights that a checkpoint writes: all, or with LoRA what is trained.
+std::size_t written_bytes(const ModelSource& source) {
+  if (source.adapter != nullptr) return static_cast<std::size_t>(trainable_count(*source.model)) * sizeof(float);
+  return static_cast<std::size_t>(source.model->parameter_count()) * size_of(source.stored);
+}
+
+// "7 parameters", and how many of them are trained where not all are.
+std::string parameters_text(const Model& model) {
+  const std::int64_t all = model.parameter_count(), trained = trainable_count(model);
+  if (all == trained) return fmt::format("{} parameters", all);
+  return fmt::format("{} parameters, {} of them trained ({:.2f}%)", all, trained,
+                     100 * static_cast<double>(trained) / static_cast<double>(all));
+}
+
+// What a checkpoint copies before it is written beside training: this rank's optimizer state, on the first rank the
+// weights.
+std::size_t snapshot_bytes(const RunConfig& config, const ModelSource& source, const ProgramSet& programs, int rank) {
+  if (!config.async_save || config.save_strategy == Interval::kNo) return 0;
+  std::size_t bytes = rank == 0 ? written_bytes(source) : 0;
+  if (config.save_only_model) return bytes;
+  for (Role role : {Role::kMaster, Role::kMoment}) {
+    for (const Slot& slot : programs.layout.slots(role)) bytes += slot.spec.bytes();
+  }
+  return bytes;
+}
+
+// The model and the room to write down what it hears at evaluations.
+std::size_t prediction_bytes(const RunConfig& config, const ModelSource& source, const TrainShape& shape,
+                             const Device& device) {
+  if (!config.predict_with_generate || !source.model->audio() || !evaluates(config)) return 0;
+  return generator_bytes(device, *source.model, prediction_room(config, source, shape));
+}
+
+MemoryReport full_report(const RunConfig& config, const ModelSource& source, const ProgramSet& programs,
+                         const TrainShape& shape, const Device& device) {
+  MemoryReport report = memory_report(programs.sizes, programs.activation_lower_bound);
+  add_line(report, "communication", communication_memory(shape.zero.world), shape.has_own_memory);
+  add_line(report, "checkpoint copy", snapshot_bytes(config, source, programs, shape.zero.rank), shape.has_own_memory);
+  if (const std::size_t bytes = prediction_bytes(config, source, shape, device); bytes > 0)
+    add_line(report, "predictions", bytes, false);
+  return report;
+}
+
+BytesBeside beside_the_arenas(const RunConfig& config, const ModelSource& source, const Device& device) {
+  return [&](const TrainShape& shape, const ProgramSet& programs) -> std::size_t {
+    const std::size_t predictions = prediction_bytes(config, source, shape, device);
+    if (shape.has_own_memory) return predictions;
+    return predictions + communication_memory(shape.zero.world) +
+           snapshot_bytes(config, source, programs, shape.zero.rank);
+  };
+}
+
+// What --print-program prints.
+std::string listing(const ProgramSet& programs) {
+  std::string text = print(programs.micro);
+  if (programs.eval) text += print(*programs.eval);
+  if (programs.reduce) text += print(*programs.reduce);
+  return text + print(programs.update);
+}
+
+// "fit (12 steps, 4.1% of the arithmetic)"
+std::string recompute_text(const TrainShape& shape, const ProgramSet& programs) {
+  if (shape.recompute != RecomputeMode::kFit) return std::string(name_of(shape.recompute));
+  const double whole = programs.micro.cost().flops;
+  return fmt::format("fit ({} steps, {:.1f}% of the arithmetic)", shape.recompute_steps,
+                     100 * (whole - model_flops(programs.micro)) / whole);
+}
+
+}  // namespace
+
+RunConfig for_ranks(const RunConfig& given, int ranks) {
+  RunConfig config = given;
+  resolve_batch(config, ranks);
+  if (config.scale_lr_from) {
+    config.learning_rate *= static_cast<double>(ranks) / static_cast<double>(*config.scale_lr_from);
+    config.notes.push_back(fmt::format("learning_rate is {:g}: {:g} scaled by {} ranks / {} (scale_lr_from)",
+                                       config.learning_rate, given.learning_rate, ranks, *config.scale_lr_from));
+  }
+  return config;
+}
+
+std::optional<Ceilings> known_ceilings(const RunConfig& config, const Device& device) {
+  if (config.ceilings_file == "none") return std::nullopt;
+  if (config.ceilings_file) return read_ceilings(*config.ceilings_file);
+  const std::filesystem::path file = ceilings_path(device.card());
+  std::error_code unreadable;
+  if (file.empty() || !std::filesystem::is_regular_file(file, unreadable)) return std::nullopt;
+  try {
+    return read_ceilings(file);
+  } catch (const Error& error) {  // nobody asked for it
+    log_warning("no share of the ceiling in the logs: {}; measure again with: convoy bench --device {}",
+                error.message(), config.device);
+    return std::nullopt;
+  }
+}
+
+void fit_recompute(const RunConfig& config, const ModelSource& source, const std::optional<Ceilings>& ceilings,
+                   Device& device, Communicator& communicator, TrainShape& shape) {
+  if (shape.recompute != RecomputeMode::kFit) return;
+  shape.rates = machine_rates(ceilings, shape.dtype, shape.has_own_memory);
+  communicator.broadcast(std::as_writable_bytes(std::span(&shape.rates, 1)), 0);
+  const std::int64_t mine =
+      fitting_recompute_steps(*source.model, shape, device, memory_limit(config, shape.zero.world, device),
+                              beside_the_arenas(config, source, device));
+  for (int rank = 0; rank < communicator.size(); ++rank) {
+    std::int64_t theirs = mine;
+    communicator.broadcast(std::as_writable_bytes(std::span(&theirs, 1)), rank);
+    shape.recompute_steps = std::max(shape.recompute_steps, theirs);
+  }
+}
+
+void report_plan(const ModelSource& source, const TrainShape& shape, const RunConfig& config, Device& device,
+                 bool first) {
+  const ProgramSet programs = make_programs(*source.model, shape, device);
+  const MemoryReport report = full_report(config, source, programs, shape, device);
+  require_fit(*source.model, shape, device, report, memory_limit(config, shape.zero.world, device),
+              beside_the_arenas(config, source, device));
+  if (!first) return;
+  log_info("{}: {}, {} of memory planned{}{}\n{}", source.model->family(), parameters_text(*source.model),
+           human_bytes(report.total),
+           report.host_total > 0 ? fmt::format(" and {} of the host's", human_bytes(report.host_total)) : "",
+           shape.zero.world > 1 ? " on this rank" : "", print(report));
+  if (shape.recompute == RecomputeMode::kFit) log_info("recompute {}", recompute_text(shape, programs));
+  if (config.print_program) fmt::print("{}", listing(programs));
+}
+
+std::string plan_run(const RunConfig& settings, Device& device) {
+  const int ranks = static_cast<int>(settings.num_processes.value_or(1));
+  const RunConfig config = for_ranks(settings, ranks);
+  apply_process_settings(config, 0, 1);
+  const ModelSource source = open_model(config);
+  TrainShape shape = train_shape(config, source, evaluates(config), 0, ranks);
+  const MemoryLimit limit = memory_limit(config, ranks, device);
+  if (shape.recompute == RecomputeMode::kFit) {
+    const MachineRates rates = machine_rates(known_ceilings(config, device), shape.dtype, shape.has_own_memory);
+    for (int r = 0; r < ranks; ++r) {
+      TrainShape theirs = train_shape(config, source, evaluates(config), r, ranks);
+      theirs.rates = shape.rates = rates;
+      theirs.recompute_steps = shape.recompute_steps;
+      shape.recompute_steps =
+          fitting_recompute_steps(*source.model, theirs, device, limit, beside_the_arenas(config, source, device));
+    }
+  }
+  const ProgramSet programs = make_programs(*source.model, shape, device);
+  const MemoryReport report = full_report(config, source, programs, shape, device);
+  const double tokens = static_cast<double>(shape.tokens());
+  std::string text =
+      fmt::format("{}: {}, {}, micro-batch {} × {} tokens, accumulation {}, recompute {}{}\nrank 0\n{}",
+                  source.model->family(), parameters_text(*source.model), name_of(shape.dtype), shape.rows, shape.seq,
+                  shape.accumulation, recompute_text(shape, programs),
+                  ranks > 1 ? fmt::format(", {} ranks, ZeRO stage {}", ranks, shape.zero.stage) : "", print(report));
+  std::size_t most = report.total;
+  std::size_t most_host = report.host_total;
+  for (int r = 1; r < ranks; ++r) {
+    TrainShape theirs_shape = train_shape(config, source, evaluates(config), r, ranks);
+    theirs_shape.recompute_steps = shape.recompute_steps;
+    theirs_shape.rates = shape.rates;
+    const ProgramSet others = make_programs(*source.model, theirs_shape, device);
+    const MemoryReport theirs = full_report(config, source, others, theirs_shape, device);
+    text += fmt::format("rank {}\n{}", r, print(theirs));
+    most = std::max(most, theirs.total);
+    most_host = std::max(most_host, theirs.host_total);
+  }
+  text += fmt::format("arithmetic: {:.3f} GFLOP per token, {:.1f} GFLOP per micro-batch\n",
+                      programs.micro.cost().flops / tokens * 1e-9, programs.micro.cost().flops * 1e-9);
+  const std::vector<Alternative> others =
+      alternatives(*source.model, shape, device, beside_the_arenas(config, source, device));
+  if (!others.empty()) text += "less memory with:\n" + print(others, report.total);
+  if (config.print_program) text += listing(programs);
+  text += fmt::format("{} are available{}{}: the run {}\n", human_bytes(limit.device),
+                      most_host > 0 ? fmt::format(", {} of the host's", human_bytes(limit.host)) : "",
+                      ranks > 1 ? " for each rank" : "",
+                      most <= limit.device && most_host <= limit.host ? "fits" : "does not fit");
+  return text;
+}
+
+}  // namespace convoy
