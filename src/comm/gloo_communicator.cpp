@@ -297,8 +297,18 @@ void GlooCommunicator::open() {
     GlooStore store(*client_, prefix_, options_.timeout_seconds);
     context_->connectFullMesh(store, device);
     context_->setTimeout(kGlooTimeout);
-  } catch (const Error&) {
-    throw;
+  } catch (const Error& failure) {
+    if (failure.status() != Status::kPeerLost) throw;
+    Error missing(Status::kPeerLost, fmt::format("rank {} cannot connect to all others: not every rank joined within "
+                                                 "{:g} s ({})",
+                                                 rank(), options_.timeout_seconds, failure.what()));
+    if (const std::optional<std::string> stranger = server_ ? server_->refused() : std::nullopt) {
+      throw missing.mend(
+          fmt::format("{} was refused, which asked with another token: set the same CONVOY_JOB_TOKEN on "
+                      "all hosts",
+                      *stranger));
+    }
+    throw missing.mend("see the other ranks' output; a rank that starts later needs a larger --timeout");
   } catch (const std::exception& failure) {
     throw Error(Status::kPeerLost, fmt::format("rank {} cannot connect to all others: {}", rank(), failure.what()))
         .mend("see that every host reaches every other one on all ports");

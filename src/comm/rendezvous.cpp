@@ -46,11 +46,14 @@ struct RendezvousServer::State {
   httplib::Server server;
   std::mutex lock;
   std::map<std::string, std::string> values;
+  std::optional<std::string> refused;
   int port = 0;
   std::thread thread;
 
-  bool allowed(const httplib::Request& request, httplib::Response& response) const {
+  bool allowed(const httplib::Request& request, httplib::Response& response) {
     if (!equal_in_constant_time(request.get_header_value(kTokenHeader), token)) {
+      const std::lock_guard guard(lock);
+      refused = request.remote_addr;
       response.status = 403;
       return false;
     }
@@ -130,6 +133,11 @@ RendezvousServer::~RendezvousServer() {
 
 int RendezvousServer::port() const {
   return state_->port;
+}
+
+std::optional<std::string> RendezvousServer::refused() const {
+  const std::lock_guard guard(state_->lock);
+  return state_->refused;
 }
 
 struct RendezvousClient::State {

@@ -18,6 +18,8 @@ class RendezvousServer {
   RendezvousServer(const RendezvousServer&) = delete;
   RendezvousServer& operator=(const RendezvousServer&) = delete;
   int port() const;
+  // The address that last asked with another token, if any did.
+  std::optional<std::string> refused() const;
 
  private:
   struct State;

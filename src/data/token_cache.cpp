@@ -12,6 +12,7 @@
 #include <cstring>
 #include <future>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "base/error.h"
@@ -91,12 +92,7 @@ class FileLock {
     if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) {
       held_ = true;
     } else if (errno == EWOULDBLOCK) {
-      log_info("waiting for another process that tokenises the same data");
-      int status = 0;
-      do {
-        status = ::flock(fd_, LOCK_EX);
-      } while (status != 0 && errno == EINTR);
-      held_ = status == 0;
+      held_ = wait_for_other(path);
     }
     if (!held_) log_warning("no locks on the file system of {}: every process tokenises for itself", path.string());
   }
@@ -106,6 +102,25 @@ class FileLock {
   bool held() const { return held_; }
 
  private:
+  // Waits as long as it takes, for large data take hours, but not silently: who waits for a process that hangs learns
+  // which file it holds.
+  bool wait_for_other(const fs::path& path) const {
+    log_info("waiting for another process that tokenises the same data (it holds {})", path.string());
+    const Clock::time_point start = Clock::now();
+    Clock::time_point said = start;
+    while (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+      if (errno != EWOULDBLOCK && errno != EINTR) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      if (Clock::now() - said < std::chrono::minutes(1)) continue;
+      said = Clock::now();
+      log_warning(
+          "still waiting after {:.0f} s for the process that holds {}; end it if it hangs, or choose another "
+          "cache_dir",
+          seconds_since(start), path.string());
+    }
+    return true;
+  }
+
   int fd_;
   bool held_ = false;
 };

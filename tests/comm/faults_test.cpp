@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "comm/rendezvous.h"
 #include "support/ranks.h"
 
 namespace convoy {
@@ -211,6 +212,30 @@ TEST(HostFaults, AWriteToADeadPeerDoesNotEndTheProcess) {
       },
       testing::Connection{true, 5.0});
   for (const RankResult& result : results) EXPECT_EQ(result.value, "an error") << "signal " << result.signal;
+}
+
+TEST(HostFaults, ARankWithAnotherTokenIsToldToTheOneThatWaits) {
+  if (!testing::can_cross_hosts()) GTEST_SKIP() << "built without Gloo";
+  CommunicatorOptions options;
+  options.size = 2;
+  options.token = "secret";
+  options.master_port = testing::free_port();
+  options.serve_rendezvous = true;
+  options.timeout_seconds = 1;
+  std::thread stranger([&] {
+    RendezvousClient client("127.0.0.1", options.master_port, "Secret");
+    EXPECT_THROW(client.wait_for_server(5), Error);
+  });
+  std::string failure;
+  try {
+    connect(options);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.status(), Status::kPeerLost);
+    failure = error.what();
+  }
+  stranger.join();
+  EXPECT_NE(failure.find("not every rank joined within 1 s"), std::string::npos) << failure;
+  EXPECT_NE(failure.find("127.0.0.1 was refused"), std::string::npos) << failure;
 }
 
 TEST(HostFaults, ARankThatGetsOnIsWaitedForAndAbortTellsTheReason) {

@@ -36,6 +36,7 @@ TEST(Rendezvous, AStrangerCanNeitherReadNorWrite) {
   RendezvousServer server(0, "secret");
   RendezvousClient friendly("127.0.0.1", server.port(), "secret");
   friendly.set("a", "1");
+  EXPECT_FALSE(server.refused().has_value());
   for (const std::string& token :
        {std::string(), std::string("secre"), std::string("secret "), std::string("Secret")}) {
     RendezvousClient stranger("127.0.0.1", server.port(), token);
@@ -46,6 +47,7 @@ TEST(Rendezvous, AStrangerCanNeitherReadNorWrite) {
   }
   EXPECT_EQ(friendly.get("a"), "1");
   EXPECT_FALSE(friendly.get("n").has_value());
+  EXPECT_EQ(server.refused(), "127.0.0.1");
 }
 
 TEST(Rendezvous, NeedsASecret) {
