@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "audio/augment.h"
-#include "audio/duration_buckets.h"
 #include "audio/feature_cache.h"
 #include "audio/log_mel.h"
 #include "audio/utterance.h"
+#include "data/duration_buckets.h"
 #include "data/report.h"
 
 namespace convoy {

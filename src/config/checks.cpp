@@ -133,6 +133,19 @@ void check_model(const RunConfig& config) {
                    "`overwrite_output_dir` starts anew, and `resume_from_checkpoint` goes on", "keep one of them");
 }
 
+void check_buckets(const RunConfig& config) {
+  if (config.duration_buckets.empty() != !config.batch_seconds)
+    throw conflict(config, config.batch_seconds ? "batch_seconds" : "duration_buckets",
+                   "`duration_buckets` and `batch_seconds` need each other",
+                   "give both: duration_buckets: 6 and batch_seconds: 120");
+  if (!config.batch_seconds) return;
+  for (const char* key : {"per_device_train_batch_size", "train_batch_size"}) {
+    if (config.sources.contains(key))
+      throw conflict(config, key, fmt::format("`{}` counts rows, and `batch_seconds` seconds", key),
+                     "keep one of them; without batch_seconds leave duration_buckets out too");
+  }
+}
+
 struct Condition {
   const char* key;
   bool active;
@@ -148,6 +161,7 @@ void check_run_config(const RunConfig& config) {
   check_best(config);
   check_optimizer(config);
   check_task(config);
+  check_buckets(config);
 }
 
 std::vector<std::string> inactive_keys(const RunConfig& config) {

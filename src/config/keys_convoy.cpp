@@ -133,6 +133,21 @@ Section data_keys() {
   s.add("audio_windows", &RunConfig::audio_windows,
         "GLM-ASR: the most windows of audio (30 s in the published model) that one recording may fill.")
       .range(1, 64);
+  s.add("duration_buckets", &RunConfig::duration_buckets,
+        "Recordings of like duration share micro-batches: how many buckets, as 6 (their bounds are chosen so that "
+        "sound is "
+        "padded least), or bounds in seconds, as 4,8,16,30. Rows are as long as their bucket's texts, and with "
+        "mask_audio_padding windows as its sound. See docs/speech.md.")
+      .when_unset("every row is as long as seq_length and audio_windows windows");
+  s.add("batch_seconds", &RunConfig::batch_seconds,
+        "With duration_buckets: seconds of audio of a micro-batch and rank, padding included, in training and its "
+        "evaluations; the rows of a bucket follow from it.")
+      .range(0)
+      .open_min()
+      .when_unset("only with duration_buckets, which needs it");
+  s.add("mask_audio_padding", &RunConfig::mask_audio_padding,
+        "The model hears a recording alone, not the silence that fills its window, so that windows may be shorter. "
+        "Published models hear it; the choice is kept in the model's config.json.");
   s.add("audio_language", &RunConfig::audio_language,
         "Whisper: the language of recordings whose manifest line names none, as `en`.")
       .when_unset("no language token");

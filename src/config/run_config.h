@@ -84,6 +84,9 @@ struct RunConfig {
   std::int64_t audio_threads = 2;
   std::optional<std::string> audio_cache;
   std::vector<std::string> audio_speeds;
+  bool mask_audio_padding = false;
+  std::vector<std::string> duration_buckets;  // one number of buckets, or bounds in seconds
+  std::optional<double> batch_seconds;
   double mask_time_prob = 0, mask_feature_prob = 0;
   std::int64_t mask_time_length = 10, mask_feature_length = 10;
   std::int64_t time_masks = 0, time_mask_width = 0, feature_masks = 0, feature_mask_width = 0;

@@ -26,11 +26,11 @@ std::uint64_t token_key(std::uint64_t sample_key, std::int64_t position) {
 
 class BatchFiller {
  public:
-  BatchFiller(const TokenData& data, const RowPlan& plan, std::int64_t epoch, Batch& batch)
-      : data_(data), plan_(plan), epoch_(epoch), batch_(batch) {}
+  BatchFiller(const TokenData& data, const RowPlan& plan, std::int64_t epoch, std::int64_t length, Batch& batch)
+      : data_(data), plan_(plan), epoch_(epoch), length_(length), batch_(batch) {}
 
   void row(std::int64_t plan_row, std::int64_t batch_row) {
-    const auto row_start = static_cast<std::size_t>(batch_row * plan_.row_length);
+    const auto row_start = static_cast<std::size_t>(batch_row * length_);
     if (plan_.parts > 0) return item(plan_.row(plan_row).front(), plan_row, batch_row);
     std::size_t at = row_start;
     const std::uint64_t end = plan_.row_begin[static_cast<std::size_t>(plan_row) + 1];
@@ -54,8 +54,8 @@ class BatchFiller {
       const auto index = static_cast<std::size_t>(p);
       const std::uint32_t begin = p == 0 ? 0 : later[index - 1];
       const std::uint32_t end = index < later.size() ? later[index] : s.length;
-      const std::int64_t at = batch_row * plan_.row_length + p * (plan_.row_length / plan_.parts);
-      check(end - begin <= plan_.row_length / plan_.parts, "an alternative is longer than its part of a row");
+      const std::int64_t at = batch_row * length_ + p * (length_ / plan_.parts);
+      check(end - begin <= length_ / plan_.parts, "an alternative is longer than its part of a row");
       const Segment part{s.document, begin, end - begin};
       segment(part, static_cast<std::size_t>(at), static_cast<std::size_t>(at));
       targets_of(part, end, static_cast<std::size_t>(at));
@@ -110,6 +110,7 @@ class BatchFiller {
   const TokenData& data_;
   const RowPlan& plan_;
   std::int64_t epoch_;
+  std::int64_t length_;  // of a row
   Batch& batch_;
 };
 
@@ -119,13 +120,13 @@ std::uint64_t dropout_key(std::int64_t epoch, std::int64_t sample, std::int64_t 
   return token_key(sample_key(epoch, sample), position_in_sample);
 }
 
-Batch make_batch(const TokenData& data, const RowPlan& plan, std::int64_t epoch, std::int64_t first_row,
-                 std::int64_t rows, TokenId pad_id) {
+Batch make_batch(const TokenData& data, const RowPlan& plan, std::int64_t epoch, const BatchRows& which,
+                 TokenId pad_id) {
   Batch batch;
-  batch.rows = static_cast<std::int32_t>(rows);
+  batch.rows = static_cast<std::int32_t>(which.rows);
   batch.epoch = epoch;
-  batch.seq = static_cast<std::int32_t>(plan.row_length);
-  const auto n = static_cast<std::size_t>(rows * plan.row_length);
+  batch.seq = static_cast<std::int32_t>(which.length);
+  const auto n = static_cast<std::size_t>(which.rows * which.length);
   batch.input_ids.assign(n, pad_id);
   batch.targets.assign(n, -1);
   batch.positions.assign(n, 0);
@@ -133,13 +134,18 @@ Batch make_batch(const TokenData& data, const RowPlan& plan, std::int64_t epoch,
   for (std::size_t i = 0; i < n; ++i) batch.seq_start[i] = static_cast<std::int32_t>(i);
   batch.token_keys.assign(n, 0);
   if (plan.parts > 0) {
-    const auto heads = static_cast<std::size_t>(rows * plan.parts);
+    const auto heads = static_cast<std::size_t>(which.rows * plan.parts);
     batch.head_rows.assign(heads, 0);  // an empty row looks at some token, and nothing comes of it
     batch.head_keys.assign(heads, 0);
-    batch.head_labels.assign(static_cast<std::size_t>(rows), -1);
+    batch.head_labels.assign(static_cast<std::size_t>(which.rows), -1);
   }
-  BatchFiller filler(data, plan, epoch, batch);
-  for (std::int64_t r = 0; r < rows && first_row + r < plan.rows(); ++r) filler.row(first_row + r, r);
+  check(which.end_row - which.first_row <= which.rows, "more rows than a micro-batch holds");
+  BatchFiller filler(data, plan, epoch, which.length, batch);
+  for (std::int64_t r = which.first_row; r < which.end_row; ++r) {
+    for (const Segment& segment : plan.row(r))
+      check(segment.length <= which.length, "a document longer than its bucket's rows");
+    filler.row(r, r - which.first_row);
+  }
   return batch;
 }
 

@@ -9,6 +9,7 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -37,6 +38,26 @@ void check_options(const RowOptions& rows, const LoaderOptions& options) {
   }
 }
 
+// The micro-batches of a step, of all ranks: rows [begins[m], begins[m + 1]) of the plan.
+struct RowStep {
+  std::size_t bucket = 0;
+  std::vector<std::int64_t> begins;
+};
+
+// What an epoch's steps are made of.
+struct EpochPlan {
+  RowPlan rows;
+  std::vector<RowStep> steps;  // with buckets; else they follow from the number of rows
+};
+
+// Rows are as long as their bucket's.
+void report_bucketed(const EpochPlan& plan, const BucketRows& buckets, DataReport& report) {
+  std::int64_t tokens = 0;
+  for (const RowStep& step : plan.steps)
+    tokens += (step.begins.back() - step.begins.front()) * buckets.row_length[step.bucket];
+  report.fill_ratio = tokens == 0 ? 0.0 : static_cast<double>(report.row_tokens) / static_cast<double>(tokens);
+}
+
 }  // namespace
 
 // Makes the rows of an epoch; keeps the last plan, since epochs come one after the other. Used by two threads.
@@ -47,9 +68,20 @@ class Loader::Planner {
       : data_(std::move(data)), rows_(rows), options_(options), report_(data_->report()) {
     documents_ = usable_documents(*data_, documents, rows_, report_);
     check_options(rows_, options_);
+    if (!options_.buckets) return;
+    check(rows_.mode == RowMode::kPad && rows_.parts == 0, "buckets are for rows of one document");
+    check(options_.buckets->row_length.size() == options_.buckets->shapes.size(), "buckets of another number");
+    std::vector<std::int64_t> lengths;
+    for (const DocumentId document : documents_)
+      lengths.push_back(options_.buckets->lengths.at(static_cast<std::size_t>(document)));
+    BucketOptions dealing;
+    dealing.accumulation = options_.bucket_group > 0 ? options_.bucket_group : micro_batches();
+    dealing.seed = options_.seed;
+    dealing.shuffle = options_.shuffle;
+    buckets_.emplace(lengths, options_.buckets->shapes, dealing);
   }
 
-  std::shared_ptr<const RowPlan> plan(std::int64_t epoch) {
+  std::shared_ptr<const EpochPlan> plan(std::int64_t epoch) {
     const std::lock_guard guard(lock_);
     if (plan_ != nullptr && planned_ == epoch) return plan_;
     plan_ = make(epoch);
@@ -57,23 +89,35 @@ class Loader::Planner {
     return plan_;
   }
 
-  std::int64_t rows_in(std::int64_t epoch) {
-    const std::lock_guard guard(lock_);
-    // Only packing depends on the order of the documents.
-    const std::int64_t like = rows_.mode == RowMode::kPack && options_.shuffle ? epoch : 0;
-    auto known = row_counts_.find(like);
-    if (known == row_counts_.end()) {
-      const bool at_hand = plan_ != nullptr && planned_ == like;
-      known = row_counts_.emplace(like, at_hand ? plan_->rows() : make(like)->rows()).first;
-    }
-    return known->second;
-  }
-
+  std::int64_t rows_in(std::int64_t epoch) { return counts(epoch).rows; }
   std::int64_t steps_in(std::int64_t epoch) {
-    const std::int64_t rows = rows_in(epoch);
-    const std::int64_t each = options_.rows_per_step();
-    return options_.drop_last ? rows / each : (rows + each - 1) / each;
+    const std::vector<std::int64_t>& each = counts(epoch).steps;
+    return std::accumulate(each.begin(), each.end(), std::int64_t{0});
   }
+  std::vector<std::int64_t> steps_of_buckets(std::int64_t epoch) { return counts(epoch).steps; }
+
+  // The step that begins at a row, or none where the epoch ends before it would be one.
+  std::optional<RowStep> step_at(const EpochPlan& plan, std::int64_t row) const {
+    if (buckets_) {
+      const auto found = std::lower_bound(plan.steps.begin(), plan.steps.end(), row,
+                                          [](const RowStep& step, std::int64_t at) { return step.begins[0] < at; });
+      return found == plan.steps.end() ? std::nullopt : std::optional(*found);
+    }
+    const std::int64_t rows = plan.rows.rows();
+    if (row + (options_.drop_last ? options_.rows_per_step() : 1) > rows) return std::nullopt;
+    RowStep step;
+    for (std::int64_t m = 0; m <= micro_batches(); ++m) step.begins.push_back(std::min(row + m * options_.rows, rows));
+    return step;
+  }
+  BatchRows micro_batch(const RowStep& step, std::int64_t m) const {
+    const auto at = static_cast<std::size_t>(m);
+    BatchRows which{step.begins[at], step.begins[at + 1], options_.rows, rows_.row_length};
+    if (!buckets_) return which;
+    which.rows = buckets_->shapes()[step.bucket].rows;
+    which.length = options_.buckets->row_length[step.bucket];
+    return which;
+  }
+  bool has_buckets() const { return buckets_.has_value(); }
 
   const TokenData& data() const { return *data_; }
   const LoaderOptions& options() const { return options_; }
@@ -81,10 +125,65 @@ class Loader::Planner {
   DataReport& report() { return report_; }
 
  private:
-  std::shared_ptr<const RowPlan> make(std::int64_t epoch) const {
-    if (!options_.shuffle) return std::make_shared<const RowPlan>(plan_rows(*data_, documents_, rows_));
+  struct Counts {
+    std::int64_t rows = 0;
+    std::vector<std::int64_t> steps;  // of each bucket
+  };
+  std::int64_t micro_batches() const { return options_.accumulation * options_.world; }
+
+  const Counts& counts(std::int64_t epoch) {
+    const std::lock_guard guard(lock_);
+    // Only packing depends on the order of the documents.
+    const std::int64_t like = rows_.mode == RowMode::kPack && options_.shuffle ? epoch : 0;
+    auto known = counts_.find(like);
+    if (known == counts_.end()) {
+      const bool at_hand = plan_ != nullptr && planned_ == like;
+      known = counts_.emplace(like, count(at_hand ? *plan_ : *make(like))).first;
+    }
+    return known->second;
+  }
+
+  Counts count(const EpochPlan& plan) const {
+    const std::int64_t rows = plan.rows.rows(), each = options_.rows_per_step();
+    if (!buckets_) return {rows, {options_.drop_last ? rows / each : (rows + each - 1) / each}};
+    Counts counts{0, std::vector<std::int64_t>(buckets_->shapes().size(), 0)};
+    for (const RowStep& step : plan.steps) {
+      ++counts.steps[step.bucket];
+      counts.rows = step.begins.back();
+    }
+    return counts;
+  }
+
+  std::shared_ptr<const EpochPlan> make(std::int64_t epoch) const {
+    if (buckets_) return std::make_shared<const EpochPlan>(make_bucketed(epoch));
+    if (!options_.shuffle)
+      return std::make_shared<const EpochPlan>(EpochPlan{plan_rows(*data_, documents_, rows_), {}});
     const RowPlan plan = plan_rows(*data_, epoch_order(documents_, options_.seed, epoch), rows_);
-    return std::make_shared<const RowPlan>(shuffle_rows(plan, options_.seed, epoch));
+    return std::make_shared<const EpochPlan>(EpochPlan{shuffle_rows(plan, options_.seed, epoch), {}});
+  }
+
+  EpochPlan make_bucketed(std::int64_t epoch) const {
+    EpochPlan made;
+    std::vector<DocumentId> order;
+    const auto whole = static_cast<std::size_t>(micro_batches());
+    for (const BucketStep& dealt : buckets_->plan(epoch).steps) {
+      const bool full = std::all_of(dealt.micro_batches.begin(), dealt.micro_batches.end(), [&](const auto& batch) {
+        return static_cast<std::int64_t>(batch.size()) == buckets_->shapes()[dealt.bucket].rows;
+      });
+      if (options_.drop_last && !full) continue;
+      // Groups smaller than a step share one, where they are of one bucket.
+      const bool shares = !made.steps.empty() && made.steps.back().bucket == dealt.bucket &&
+                          made.steps.back().begins.size() + dealt.micro_batches.size() <= whole + 1;
+      if (!shares) made.steps.push_back({dealt.bucket, {static_cast<std::int64_t>(order.size())}});
+      for (const std::vector<std::int64_t>& batch : dealt.micro_batches) {
+        for (const std::int64_t sample : batch) order.push_back(documents_[static_cast<std::size_t>(sample)]);
+        made.steps.back().begins.push_back(static_cast<std::int64_t>(order.size()));
+      }
+    }
+    for (RowStep& step : made.steps) step.begins.resize(whole + 1, step.begins.back());
+    made.rows = plan_rows(*data_, order, rows_);
+    check(made.rows.rows() == static_cast<std::int64_t>(order.size()), "a document that fills several rows");
+    return made;
   }
 
   std::shared_ptr<const TokenData> data_;
@@ -92,10 +191,11 @@ class Loader::Planner {
   LoaderOptions options_;
   DataReport report_;
   std::vector<DocumentId> documents_;
+  std::optional<DurationBuckets> buckets_;  // the samples are places in documents_
   std::mutex lock_;
-  std::shared_ptr<const RowPlan> plan_;
+  std::shared_ptr<const EpochPlan> plan_;
   std::int64_t planned_ = -1;
-  std::map<std::int64_t, std::int64_t> row_counts_;
+  std::map<std::int64_t, Counts> counts_;
 };
 
 // Makes one step after the other from a cursor. Used by one thread at a time.
@@ -105,17 +205,17 @@ class Loader::Maker {
 
   std::optional<Step> next() {
     const LoaderOptions& options = planner_.options();
-    const std::int64_t each = options.rows_per_step();
     if (done(cursor_)) return std::nullopt;
     if (plan_ == nullptr || planned_ != cursor_.epoch) {
       plan_ = planner_.plan(cursor_.epoch);
       planned_ = cursor_.epoch;
     }
+    const std::optional<RowStep> rows = planner_.step_at(*plan_, cursor_.next_row);
     // A run that was stopped with other batches may stand where no whole step is left.
-    if (!has_step(cursor_.next_row)) {
+    if (!rows) {
       if (cursor_.next_row == 0) {
-        throw usage_error(
-            fmt::format("epoch {} has {} rows, fewer than the {} of a step", cursor_.epoch, plan_->rows(), each))
+        throw usage_error(fmt::format("epoch {} has {} rows, fewer than the {} of a step", cursor_.epoch,
+                                      plan_->rows.rows(), options.rows_per_step()))
             .mend("turn drop_last off or use a smaller batch");
       }
       next_epoch();
@@ -123,18 +223,18 @@ class Loader::Maker {
     }
     Step step;
     step.epoch = cursor_.epoch;
-    step.index = cursor_.next_row / each;
+    step.index = index_of(*rows);
     step.first_micro_batch = options.micro_batch(0);
-    count(step);
+    count(*rows, step);
     for (std::int64_t i = 0; i < options.accumulation; ++i) {
-      const std::int64_t first_row = cursor_.next_row + options.micro_batch(i) * options.rows;
-      step.micro_batches.push_back(
-          make_batch(planner_.data(), *plan_, cursor_.epoch, first_row, options.rows, options.pad_id));
+      step.micro_batches.push_back(make_batch(planner_.data(), plan_->rows, cursor_.epoch,
+                                              planner_.micro_batch(*rows, options.micro_batch(i)), options.pad_id));
+      if (planner_.has_buckets()) step.micro_batches.back().bucket = static_cast<std::int32_t>(rows->bucket);
       if (options.complete) options.complete(step.micro_batches.back());
     }
-    cursor_.next_row += each;
+    cursor_.next_row = planner_.has_buckets() ? rows->begins.back() : cursor_.next_row + options.rows_per_step();
     cursor_.seen_samples += step.global_samples;
-    if (!has_step(cursor_.next_row)) {
+    if (!planner_.step_at(*plan_, cursor_.next_row)) {
       step.ends_epoch = true;
       next_epoch();
     }
@@ -146,25 +246,27 @@ class Loader::Maker {
   bool done(const Cursor& cursor) const {
     return planner_.options().epochs > 0 && cursor.epoch >= planner_.options().epochs;
   }
-  bool has_step(std::int64_t row) const {
-    return row + (planner_.options().drop_last ? planner_.options().rows_per_step() : 1) <= plan_->rows();
+  std::int64_t index_of(const RowStep& rows) const {
+    if (!planner_.has_buckets()) return cursor_.next_row / planner_.options().rows_per_step();
+    const auto before = [](const RowStep& step, std::int64_t at) { return step.begins[0] < at; };
+    return std::lower_bound(plan_->steps.begin(), plan_->steps.end(), rows.begins[0], before) - plan_->steps.begin();
   }
   void next_epoch() {
     ++cursor_.epoch;
     cursor_.next_row = 0;
   }
-  void count(Step& step) const {
-    const std::int64_t end = std::min(plan_->rows(), cursor_.next_row + planner_.options().rows_per_step());
-    for (auto r = static_cast<std::size_t>(cursor_.next_row); r < static_cast<std::size_t>(end); ++r) {
-      step.global_targets += plan_->row_targets[r];
-      step.global_tokens += plan_->row_tokens[r];
-      step.global_samples += plan_->row_samples[r];
+  void count(const RowStep& rows, Step& step) const {
+    for (auto r = static_cast<std::size_t>(rows.begins.front()); r < static_cast<std::size_t>(rows.begins.back());
+         ++r) {
+      step.global_targets += plan_->rows.row_targets[r];
+      step.global_tokens += plan_->rows.row_tokens[r];
+      step.global_samples += plan_->rows.row_samples[r];
     }
   }
 
   Planner& planner_;
   Cursor cursor_;
-  std::shared_ptr<const RowPlan> plan_;
+  std::shared_ptr<const EpochPlan> plan_;
   std::int64_t planned_ = -1;
 };
 
@@ -242,6 +344,7 @@ LoaderOptions evaluation_options(LoaderOptions options) {
   options.shuffle = false;
   options.drop_last = false;
   options.epochs = 1;
+  options.bucket_group = 1;  // which micro-batches there are does not depend on the ranks
   return options;
 }
 
@@ -250,14 +353,19 @@ Loader::Loader(std::shared_ptr<const TokenData> data, const std::vector<Document
     : planner_(std::make_unique<Planner>(std::move(data), documents, rows, options)) {
   if (start.epoch < 0 || start.next_row < 0 || start.seen_samples < 0)
     throw usage_error("the position in the data to resume from is negative");
-  const std::shared_ptr<const RowPlan> plan = planner_->plan(start.epoch);
+  const std::shared_ptr<const EpochPlan> epoch = planner_->plan(start.epoch);
+  const RowPlan* plan = &epoch->rows;
   report_rows(*plan, planner_->report());
-  if (options.drop_last) planner_->report().dropped_rows = plan->rows() % options.rows_per_step();
-  if (plan->rows() == 0) {
+  if (options.buckets) report_bucketed(*epoch, *options.buckets, planner_->report());
+  if (options.drop_last) {
+    planner_->report().dropped_rows =
+        options.buckets ? planner_->samples() - plan->rows() : plan->rows() % options.rows_per_step();
+  }
+  if (plan->rows() == 0 && (!options.buckets || planner_->samples() == 0)) {
     throw data_error(fmt::format("no sample is left to make a batch of: {}", planner_->report().text()))
         .mend("look at what was left out and why");
   }
-  if (options.drop_last && plan->rows() < options.rows_per_step()) {
+  if (options.drop_last && !planner_->step_at(*epoch, 0)) {
     throw usage_error(fmt::format("the data make {} rows, but a step takes {} and incomplete steps are dropped",
                                   plan->rows(), options.rows_per_step()))
         .mend("turn drop_last off, use a smaller batch or shorter rows");
@@ -266,6 +374,12 @@ Loader::Loader(std::shared_ptr<const TokenData> data, const std::vector<Document
     throw usage_error(fmt::format("the run to resume stood at row {} of epoch {}, which has {} rows", start.next_row,
                                   start.epoch, plan->rows()))
         .mend("resume with the data, row length and seed that the run was started with");
+  }
+  const std::optional<RowStep> first = planner_->step_at(*epoch, start.next_row);
+  if (options.buckets && first && first->begins[0] != start.next_row) {
+    throw usage_error(
+        fmt::format("the run to resume stood at row {} of epoch {}, where no step begins", start.next_row, start.epoch))
+        .mend("resume with the buckets and the global batch that the run was started with");
   }
   maker_ = std::make_unique<Maker>(*planner_, start);
   if (options.prefetch > 0) prefetcher_ = std::make_unique<Prefetcher>(*maker_, options.prefetch);
@@ -281,6 +395,9 @@ std::int64_t Loader::steps_in_epoch(std::int64_t epoch) {
 }
 std::int64_t Loader::rows_in_epoch(std::int64_t epoch) {
   return planner_->rows_in(epoch);
+}
+std::vector<std::int64_t> Loader::steps_of_buckets(std::int64_t epoch) {
+  return planner_->steps_of_buckets(epoch);
 }
 std::int64_t Loader::total_steps(std::int64_t epochs) {
   std::int64_t steps = 0;

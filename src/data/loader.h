@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "data/duration_buckets.h"
 #include "data/packing.h"
 #include "data/report.h"
 #include "data/split.h"
@@ -17,6 +18,7 @@ namespace convoy {
 // One micro-batch: rows · seq tokens, row-major.
 struct Batch {
   std::int32_t rows = 0, seq = 0;
+  std::int32_t bucket = -1;  // of LoaderOptions::buckets; -1: there is but one shape
   std::int64_t epoch = 0;
   std::vector<TokenId> input_ids;         // padding: LoaderOptions::pad_id
   std::vector<std::int32_t> targets;      // the token to predict at this position, or -1
@@ -31,7 +33,7 @@ struct Batch {
   std::vector<std::uint64_t> head_keys;
   // Models that hear; see BatchView. Made by LoaderOptions::complete.
   std::vector<float> audio_features;
-  std::vector<std::int32_t> audio_rows;
+  std::vector<std::int32_t> audio_rows, audio_lengths;
   std::int64_t target_count = 0;
   std::int64_t token_count = 0;  // without padding
 
@@ -62,8 +64,15 @@ struct Step {
   Cursor next;  // where to go on after this step
 };
 
+// Rows of several lengths, one document in each (RowMode::kPad).
+struct BucketRows {
+  std::vector<BucketShape> shapes;       // by rising length
+  std::vector<std::int64_t> row_length;  // tokens, by bucket
+  std::vector<std::int64_t> lengths;     // of every document, in the shapes' unit
+};
+
 struct LoaderOptions {
-  std::int64_t rows = 1;          // per micro-batch
+  std::int64_t rows = 1;          // per micro-batch; with buckets, of the one with the most
   std::int64_t accumulation = 1;  // micro-batches per rank and step
   std::int64_t world = 1;         // data-parallel ranks
   std::int64_t rank = 0;
@@ -75,6 +84,10 @@ struct LoaderOptions {
   std::int64_t epochs = 0;    // stop after so many; 0: go on for ever
   std::int64_t prefetch = 2;  // steps made ahead by a thread; 0: made when asked for
   TokenId pad_id = 0;
+  // Null: rows of one length. Else every step takes micro-batches of one of these shapes.
+  std::shared_ptr<const BucketRows> buckets;
+  // Micro-batches that the samples of a bucket fill together, the rest moving on to the next one; 0: a whole step's.
+  std::int64_t bucket_group = 0;
   // Adds to a micro-batch what is not tokens; called in the thread that makes steps ahead.
   std::function<void(Batch&)> complete;
 
@@ -86,9 +99,9 @@ struct LoaderOptions {
 // Settings that walk through the data once, in order and to the end.
 LoaderOptions evaluation_options(LoaderOptions options);
 
-// A step takes the next rows_per_step() rows of the epoch as world · accumulation micro-batches, dealt to the ranks
-// `period` at a time. So a step holds the same rows in the same micro-batches for every (world, accumulation) of equal
-// product.
+// With buckets the steps are those of DurationBuckets. Else a step takes the next rows_per_step() rows of the epoch as
+// world · accumulation micro-batches, dealt to the ranks `period` at a time. So a step holds the same rows in the same
+// micro-batches for every (world, accumulation) of equal product.
 class Loader {
  public:
   // `documents` are visited each epoch. Throws a usage error for options out of range or a cursor that does not fit the
@@ -105,6 +118,8 @@ class Loader {
   // Steps of an epoch. Packing depends on the order, so with RowMode::kPack epochs can differ by a little.
   std::int64_t steps_in_epoch(std::int64_t epoch);
   std::int64_t rows_in_epoch(std::int64_t epoch);
+  // Of these, the steps of each bucket; all of them without buckets.
+  std::vector<std::int64_t> steps_of_buckets(std::int64_t epoch);
   // Steps of `epochs` whole epochs from the first.
   std::int64_t total_steps(std::int64_t epochs);
   // Documents in use per epoch.

@@ -103,7 +103,7 @@ ValueId AudioEncoder::block(GraphInputs& in, ValueId x, std::int64_t l) const {
   shape.scale = 1.0 / std::sqrt(static_cast<double>(shape.head_dim));
   shape.causal = false;
   shape.row_tokens = in.options().encoder_frames();
-  shape.whole_rows = true;
+  shape.whole_rows = !c_.masked;
   const ValueId a = g.add_op(Attention{shape}, {qkv, in.audio_start(), kNoValue}, {"attention", "lse"})[0];
   x = g.add_op(Add{}, {x, in.linear(a, p, true, "attention_out")}, {"residual"})[0];
   return add_mlp(in, x, p, c_.norm_eps);
@@ -131,16 +131,35 @@ void AudioEncoder::require_audio(const GraphOptions& options) {
   throw usage_error("this model hears: it does nothing from text alone").mend("train it from a manifest of recordings");
 }
 
+std::vector<std::int32_t> whole_windows(const GraphOptions& options) {
+  return std::vector<std::int32_t>(static_cast<std::size_t>(options.audio_windows),
+                                   static_cast<std::int32_t>(options.encoder_frames()));
+}
+
+// A window's sound is a document, and so is each frame of its padding.
+void AudioEncoder::mark_heard(const GraphOptions& options, std::span<const std::int32_t> lengths, HeardInputs& inputs) {
+  const std::int64_t frames = options.encoder_frames();
+  check(static_cast<std::int64_t>(lengths.size()) == options.audio_windows, "lengths of other windows");
+  inputs.start.clear();
+  for (std::int64_t i = 0; i < options.audio_windows * frames; ++i) {
+    const std::int64_t place = i % frames;
+    const bool sound = place < lengths[static_cast<std::size_t>(i / frames)];
+    inputs.start.push_back(static_cast<std::int32_t>(sound ? i - place : i));
+  }
+}
+
 std::vector<BatchConstant> AudioEncoder::constants(const GraphOptions& options) const {
   const std::int64_t frames = options.encoder_frames();
-  std::vector<std::int32_t> positions, starts;
-  for (std::int64_t i = 0; i < options.audio_windows * frames; ++i) {
+  std::vector<std::int32_t> positions;
+  for (std::int64_t i = 0; i < options.audio_windows * frames; ++i)
     positions.push_back(static_cast<std::int32_t>(i % frames));
-    starts.push_back(static_cast<std::int32_t>(i - i % frames));
-  }
   std::vector<BatchConstant> all;
   all.push_back(BatchConstant::of(batch_input::kAudioPositions, DType::kI32, positions));
-  all.push_back(BatchConstant::of(batch_input::kAudioStart, DType::kI32, starts));
+  if (!c_.masked) {
+    HeardInputs heard;
+    mark_heard(options, whole_windows(options), heard);
+    all.push_back(BatchConstant::of(batch_input::kAudioStart, DType::kI32, heard.start));
+  }
   if (c_.rotary()) {
     std::vector<float> cosines(static_cast<std::size_t>(frames * c_.rope.rotary_dim / 2)), sines(cosines.size());
     fill_rope_tables(c_.rope, frames, cosines, sines);

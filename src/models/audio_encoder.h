@@ -1,5 +1,5 @@
 // The audio encoder of Whisper (Radford et al., 2022) and GLM-ASR: two convolutions over log-mel frames, then pre-norm
-// blocks of bidirectional attention over a whole window, padding included.
+// blocks of bidirectional attention over a whole window, padding included (or, masked, over a recording alone).
 #pragma once
 
 #include "models/graph_inputs.h"
@@ -21,6 +21,7 @@ struct AudioEncoderConfig {
   RopeConfig rope;
 
   bool frozen = false;
+  bool masked = false;  // AudioInput::masks_padding
 
   bool rotary() const { return rope.rotary_dim > 0; }
   std::int64_t head_dim() const { return hidden / heads; }
@@ -40,8 +41,10 @@ class AudioEncoder {
   ValueId build(GraphInputs& in, int first_block) const;
   // Throws a usage error for a graph of text alone.
   static void require_audio(const GraphOptions& options);
-  // The values of positions, window starts and rotary tables.
+  // The values of positions, rotary tables and, where padding is heard, window starts.
   std::vector<BatchConstant> constants(const GraphOptions& options) const;
+  // HeardInputs::start.
+  static void mark_heard(const GraphOptions& options, std::span<const std::int32_t> lengths, HeardInputs& inputs);
 
  private:
   ValueId stem(GraphInputs& in) const;
@@ -53,6 +56,8 @@ class AudioEncoder {
   std::size_t parameters_ = 0;  // of a layer
 };
 
+// Lengths of windows that are sound to their end.
+std::vector<std::int32_t> whole_windows(const GraphOptions& options);
 // A product with fused projections of `width` each, of which those at the places `without` (from 0) have no bias; as
 // ParameterList::projections declares them. Advances p past weight and bias.
 ValueId project(GraphInputs& in, ValueId x, std::size_t& p, std::int64_t width, std::int64_t count,

@@ -52,6 +52,10 @@ class Decoder final : public Model {
   std::vector<BatchConstant> constants(const GraphOptions& options) const override {
     return front_end_ ? front_end_->constants(options) : std::vector<BatchConstant>{};
   }
+  void mark_heard(const GraphOptions& options, std::span<const std::int32_t> lengths,
+                  HeardInputs& inputs) const override {
+    if (front_end_) front_end_->mark_heard(options, lengths, inputs);
+  }
   std::string renamed(const std::string& tensor) const override {
     return front_end_ ? front_end_->renamed(tensor) : tensor;
   }

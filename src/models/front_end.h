@@ -16,6 +16,8 @@ class FrontEnd {
   virtual int blocks() const = 0;
   virtual AudioInput audio() const = 0;
   virtual std::vector<BatchConstant> constants(const GraphOptions& options) const = 0;
+  virtual void mark_heard(const GraphOptions& options, std::span<const std::int32_t> lengths,
+                          HeardInputs& inputs) const = 0;
   // See Model.
   virtual std::string renamed(const std::string& tensor) const = 0;
 };

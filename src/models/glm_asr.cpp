@@ -51,11 +51,16 @@ class GlmAsrFrontEnd final : public FrontEnd {
     input.frames = 2 * encoder_.config().positions / input.frame_multiple * input.frame_multiple;
     input.audio_token = audio_token_;
     input.frames_per_token = 2 * kMerged;
+    input.masks_padding = encoder_.config().masked;
     return input;
   }
 
   std::vector<BatchConstant> constants(const GraphOptions& options) const override {
     return encoder_.constants(options);
+  }
+  void mark_heard(const GraphOptions& options, std::span<const std::int32_t> lengths,
+                  HeardInputs& inputs) const override {
+    AudioEncoder::mark_heard(options, lengths, inputs);
   }
 
   // transformers calls the tensors otherwise in memory (model.…), and writes fresh models with `model` once too often.
@@ -132,6 +137,7 @@ std::unique_ptr<Model> make_glm_asr(const ConfigReader& config, const ModelOptio
         .at(config.where());
   AudioEncoderConfig encoder = read_encoder(*audio);
   encoder.frozen = options.freeze_encoder;
+  encoder.masked = config.boolean(kMaskAudioPadding, false);
   auto front_end = std::make_unique<GlmAsrFrontEnd>(std::move(encoder), decoder.hidden, token);
   return make_decoder(std::move(decoder), std::move(front_end));
 }

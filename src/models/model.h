@@ -94,6 +94,17 @@ struct AudioInput {
   // has ((f + 1) / 2) / (frames_per_token / 2) of them.
   std::int64_t audio_token = -1;
   std::int64_t frames_per_token = 0;
+  // A recording's frames see no other: neither the silence that fills its window nor, in the text, anything behind its
+  // end. So windows may be shorter than `frames`, by the multiple. Else padding is heard, as in published models.
+  bool masks_padding = false;
+};
+
+// The entry of config.json that makes it so; no other program knows it.
+inline constexpr const char* kMaskAudioPadding = "mask_audio_padding";
+
+// The batch inputs by which a model with masks_padding knows what is sound; empty those that it has not.
+struct HeardInputs {
+  std::vector<std::int32_t> start, key_begin, key_end;  // kAudioStart, kKeyBegin, kKeyEnd
 };
 
 // A batch input whose values follow from the graph's options alone; the host sets it once.
@@ -189,6 +200,9 @@ class Model {
   // What it hears; none for models of text.
   virtual std::optional<AudioInput> audio() const { return std::nullopt; }
   virtual std::vector<BatchConstant> constants(const GraphOptions& /*options*/) const { return {}; }
+  // Those of a micro-batch whose window i has lengths[i] encoder frames of sound and then padding.
+  virtual void mark_heard(const GraphOptions& /*options*/, std::span<const std::int32_t> /*lengths*/,
+                          HeardInputs& /*inputs*/) const {}
   // Whether weights are always written under canonical names, and a tied tensor under both of its names, however they
   // were read: where readers expect that.
   virtual bool writes_all_names() const { return false; }

@@ -30,6 +30,7 @@ AudioEncoderConfig encoder_config(const WhisperConfig& c) {
   made.norm_eps = kNormEps;
   made.init_std = c.init_std;
   made.frozen = c.freeze_encoder;
+  made.masked = c.mask_audio_padding;
   return made;
 }
 
@@ -55,10 +56,13 @@ class Whisper final : public Model {
     AudioInput input;
     input.mel_bins = c_.mel_bins;
     input.frames = 2 * c_.source_positions;
-    input.exact_frames = true;
+    input.exact_frames = !c_.mask_audio_padding;
+    input.masks_padding = c_.mask_audio_padding;
     return input;
   }
   std::vector<BatchConstant> constants(const GraphOptions& options) const override;
+  void mark_heard(const GraphOptions& options, std::span<const std::int32_t> lengths,
+                  HeardInputs& inputs) const override;
 
  private:
   void declare();
@@ -126,8 +130,8 @@ ValueId Whisper::block(GraphInputs& in, ValueId x, ValueId audio, std::int64_t l
   AttentionShape cross = heads();
   const std::int64_t rows = in.options().table_length > 0 ? in.options().tokens / in.options().table_length : 0;
   if (rows > 0) cross.row_tokens = in.options().audio_windows / rows * in.options().encoder_frames();
-  cross.whole_rows =
-      rows > 0 && in.options().tokens % in.options().table_length == 0 && in.options().kind != GraphKind::kLogits;
+  cross.whole_rows = rows > 0 && in.options().tokens % in.options().table_length == 0 &&
+                     in.options().kind != GraphKind::kLogits && !c_.mask_audio_padding;
   std::size_t kv = p;
   p += 2;  // weight and bias
   add_branch(in.cross_attention(cross, q, [&] { return project(in, audio, kv, c_.hidden, 2, 0, "kv"); }));
@@ -140,7 +144,8 @@ ModelGraph Whisper::build(const GraphOptions& options) const {
   ValueId audio = kNoValue;
   if (options.cache.use != CacheUse::kExtend) {  // which has heard already
     AudioEncoder::require_audio(options);
-    check(options.encoder_frames() == c_.source_positions, "Whisper takes windows of one length");
+    check(options.encoder_frames() == c_.source_positions || c_.mask_audio_padding,
+          "Whisper takes windows of one length");
     audio = encoder_.build(in, 0);
   }
   ValueId x = embed(in);
@@ -154,20 +159,37 @@ ModelGraph Whisper::build(const GraphOptions& options) const {
   return in.finish(x, in.weight(c_.tied ? embedding_ : p));
 }
 
-// A token sees all frames of its row's windows; in generation texts have no rows, and who runs it says what they see.
 std::vector<BatchConstant> Whisper::constants(const GraphOptions& options) const {
   std::vector<BatchConstant> all = encoder_.constants(options);
-  if (options.tokens % options.table_length != 0 || options.cache.use != CacheUse::kNone) return all;
-  const std::int64_t rows = options.tokens / options.table_length;
-  const std::int64_t keys = options.audio_windows / rows * options.encoder_frames();
-  std::vector<std::int32_t> begin, end;
-  for (std::int64_t t = 0; t < options.tokens; ++t) {
-    begin.push_back(static_cast<std::int32_t>(t / options.table_length * keys));
-    end.push_back(static_cast<std::int32_t>(begin.back() + keys));
-  }
-  all.push_back(BatchConstant::of(batch_input::kKeyBegin, DType::kI32, begin));
-  all.push_back(BatchConstant::of(batch_input::kKeyEnd, DType::kI32, end));
+  if (c_.mask_audio_padding) return all;
+  HeardInputs heard;
+  mark_heard(options, whole_windows(options), heard);
+  if (heard.key_begin.empty()) return all;
+  all.push_back(BatchConstant::of(batch_input::kKeyBegin, DType::kI32, heard.key_begin));
+  all.push_back(BatchConstant::of(batch_input::kKeyEnd, DType::kI32, heard.key_end));
   return all;
+}
+
+// A token sees the frames of its row's windows up to the last that is sound; in generation texts have no rows, and who
+// runs it says what they see. A row without a recording sees a frame of silence: no sum is over nothing.
+void Whisper::mark_heard(const GraphOptions& options, std::span<const std::int32_t> lengths,
+                         HeardInputs& inputs) const {
+  AudioEncoder::mark_heard(options, lengths, inputs);
+  inputs.key_begin.clear();
+  inputs.key_end.clear();
+  if (options.tokens % options.table_length != 0 || options.cache.use != CacheUse::kNone) return;
+  const std::int64_t rows = options.tokens / options.table_length;
+  const std::int64_t windows = options.audio_windows / rows, frames = options.encoder_frames();
+  for (std::int64_t t = 0; t < options.tokens; ++t) {
+    const std::int64_t row = t / options.table_length;
+    std::int64_t keys = 1;
+    for (std::int64_t w = 0; w < windows; ++w) {
+      const std::int64_t length = lengths[static_cast<std::size_t>(row * windows + w)];
+      if (length > 0) keys = w * frames + length;
+    }
+    inputs.key_begin.push_back(static_cast<std::int32_t>(row * windows * frames));
+    inputs.key_end.push_back(static_cast<std::int32_t>(row * windows * frames + keys));
+  }
 }
 
 }  // namespace
@@ -202,6 +224,7 @@ WhisperConfig read_whisper_config(const ConfigReader& config, const ModelOptions
   made.tied = config.boolean("tie_word_embeddings", true);
   made.init_std = config.number("init_std", 0.02);
   made.freeze_encoder = options.freeze_encoder;
+  made.mask_audio_padding = config.boolean(kMaskAudioPadding, false);
   if (config.has("pad_token_id") && !options.train_pad_row) {
     made.pad_row = config.integer("pad_token_id");
     if (made.pad_row < 0 || made.pad_row >= made.vocab)

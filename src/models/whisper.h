@@ -15,6 +15,7 @@ struct WhisperConfig {
   bool tied = true;
   double init_std = 0.02;
   bool freeze_encoder = false;
+  bool mask_audio_padding = false;  // AudioInput::masks_padding
 };
 
 WhisperConfig read_whisper_config(const ConfigReader& config, const ModelOptions& options);

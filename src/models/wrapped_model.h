@@ -43,6 +43,10 @@ class WrappedModel : public Model {
   }
   std::optional<AudioInput> audio() const override { return base_->audio(); }
   std::vector<BatchConstant> constants(const GraphOptions& options) const override { return base_->constants(options); }
+  void mark_heard(const GraphOptions& options, std::span<const std::int32_t> lengths,
+                  HeardInputs& inputs) const override {
+    base_->mark_heard(options, lengths, inputs);
+  }
   bool writes_all_names() const override { return base_->writes_all_names(); }
   std::string renamed(const std::string& tensor) const override { return base_->renamed(tensor); }
 

@@ -61,7 +61,7 @@ std::vector<Choice> choices_from(const TrainShape& now) {
     options.emplace_back("--recompute full", [](TrainShape& s) { s.recompute = RecomputeMode::kFull; });
   all = with_options(all, options);
   options.clear();
-  for (std::int64_t rows = now.rows; rows % 2 == 0;) {
+  for (std::int64_t rows = now.rows; rows % 2 == 0 && now.shorter.empty();) {  // a bucket's rows follow from seconds
     rows /= 2;
     const std::int64_t accumulation = now.accumulation * (now.rows / rows);
     options.emplace_back(

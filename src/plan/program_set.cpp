@@ -340,6 +340,35 @@ class ReduceGraph {
   std::vector<Started> started_;
 };
 
+struct BatchGraphs {
+  std::optional<Graph> micro, accumulate, eval;
+};
+
+// The graphs for batches of one shape; adds what they read to the layout.
+BatchGraphs batch_graphs(const Model& model, const TrainShape& shape, Layout& layout) {
+  BatchGraphs made;
+  if (shape.training) {
+    made.micro = micro_graph(model, shape, false);
+    add_batch_inputs(*made.micro, layout);
+    if (!shape.deterministic && shape.accumulation > 1 && !shape.zero.shards_gradients())
+      made.accumulate = micro_graph(model, shape, true);
+  }
+  if (shape.eval_rows > 0) {
+    made.eval = forward_graph(model, graph_options(shape, GraphKind::kLoss, shape.eval_rows), shape.zero);
+    add_batch_inputs(*made.eval, layout);
+  }
+  return made;
+}
+
+void compile_batch(const BatchGraphs& graphs, const Layout& layout, const WorkspaceSizes& workspaces,
+                   BatchPrograms& to) {
+  const std::vector<std::string> results = {"statistics", "auxiliary"};
+  if (graphs.micro) to.micro = compile(*graphs.micro, layout, workspaces, "micro-batch", results);
+  if (graphs.accumulate)
+    to.micro_accumulate = compile(*graphs.accumulate, layout, workspaces, "micro-batch, accumulating", results);
+  if (graphs.eval) to.eval = compile(*graphs.eval, layout, workspaces, "evaluation", results);
+}
+
 void take_largest(ArenaSizes& sizes, const Program& program) {
   auto& activations = sizes.bytes[static_cast<std::size_t>(Role::kActivation)];
   activations = std::max(activations, program.activation_bytes);
@@ -408,25 +437,33 @@ std::vector<RecomputeStep> recompute_steps(const Model& model, const TrainShape&
   return recompute_steps(differentiated_graph(model, shape, false), shape.rates);
 }
 
+TrainShape TrainShape::of_bucket(std::size_t bucket) const {
+  check(bucket < buckets(), "a bucket that the run has not");
+  TrainShape made = *this;
+  made.shorter.clear();
+  if (bucket == shorter.size()) return made;
+  const BatchShape& batch = shorter[bucket];
+  made.rows = batch.rows;
+  made.seq = batch.seq;
+  made.audio_windows = batch.audio_windows;
+  made.audio_frames = batch.audio_frames;
+  if (eval_rows > 0) made.eval_rows = batch.rows;
+  made.loss.chunk_rows = std::min(made.loss.chunk_rows, made.tokens());
+  return made;
+}
+
 ProgramSet make_programs(const Model& model, const TrainShape& shape, const WorkspaceSizes& workspaces) {
   ProgramSet set;
   add_parameters(model, shape, set.layout);
-  std::optional<Graph> micro, accumulate, eval;
-  if (shape.training) {
-    micro = micro_graph(model, shape, false);
-    add_batch_inputs(*micro, set.layout);
-    if (!shape.deterministic && shape.accumulation > 1 && !shape.zero.shards_gradients())
-      accumulate = micro_graph(model, shape, true);
+  // All batch inputs are known before anything is compiled: they may move.
+  std::vector<BatchGraphs> graphs;
+  for (std::size_t bucket = 0; bucket < shape.buckets(); ++bucket)
+    graphs.push_back(batch_graphs(model, shape.of_bucket(bucket), set.layout));
+  set.shorter.resize(shape.shorter.size());
+  for (std::size_t bucket = 0; bucket < shape.buckets(); ++bucket) {
+    BatchPrograms& to = bucket < set.shorter.size() ? set.shorter[bucket] : set;
+    compile_batch(graphs[bucket], set.layout, workspaces, to);
   }
-  if (shape.eval_rows > 0) {
-    eval = forward_graph(model, graph_options(shape, GraphKind::kLoss, shape.eval_rows), shape.zero);
-    add_batch_inputs(*eval, set.layout);
-  }
-  const std::vector<std::string> results = {"statistics", "auxiliary"};
-  if (micro) set.micro = compile(*micro, set.layout, workspaces, "micro-batch", results);
-  if (accumulate)
-    set.micro_accumulate = compile(*accumulate, set.layout, workspaces, "micro-batch, accumulating", results);
-  if (eval) set.eval = compile(*eval, set.layout, workspaces, "evaluation", results);
   if (shape.training) {
     if (shape.zero.world > 1 && !shape.zero.shards_gradients())
       set.reduce = compile(ReduceGraph(model, shape).build(), set.layout, workspaces, "reduce", {});
@@ -439,8 +476,14 @@ ProgramSet make_programs(const Model& model, const TrainShape& shape, const Work
   set.sizes.gradient_slots = shape.deterministic ? tree_slots(shape.accumulation) : 1;
   // Sharded gradients are not accumulated by the operations that make them: one slot for what comes in.
   if (!shape.deterministic && shape.zero.shards_gradients() && shape.accumulation > 1) set.sizes.gradient_slots = 2;
-  for (const Program* program : {&set.micro, set.micro_accumulate ? &*set.micro_accumulate : nullptr,
-                                 set.eval ? &*set.eval : nullptr, set.reduce ? &*set.reduce : nullptr, &set.update}) {
+  std::vector<const Program*> all = {set.reduce ? &*set.reduce : nullptr, &set.update};
+  for (std::size_t bucket = 0; bucket < shape.buckets(); ++bucket) {
+    const BatchPrograms& each = set.of_bucket(bucket);
+    all.push_back(&each.micro);
+    all.push_back(each.micro_accumulate ? &*each.micro_accumulate : nullptr);
+    all.push_back(each.eval ? &*each.eval : nullptr);
+  }
+  for (const Program* program : all) {
     if (program == nullptr) continue;
     take_largest(set.sizes, *program);
     set.activation_lower_bound = std::max(set.activation_lower_bound, program->activation_lower_bound);

@@ -11,6 +11,13 @@
 
 namespace convoy {
 
+// One shape of micro-batches, of a run that has several.
+struct BatchShape {
+  std::int64_t rows = 1, seq = 1;
+  std::int64_t audio_windows = 0, audio_frames = 0;
+  friend bool operator==(const BatchShape&, const BatchShape&) = default;
+};
+
 struct TrainShape {
   std::int64_t rows = 1;          // sequences of a micro-batch
   std::int64_t seq = 1;           // tokens of a sequence
@@ -42,7 +49,13 @@ struct TrainShape {
   bool has_own_memory = false;  // whether the device's memory is not the host's, so that offloading frees some
   // Models that hear: windows of audio of a row, and log-mel frames of a window.
   std::int64_t audio_windows = 0, audio_frames = 0;
+  // Shapes beside this one, whose rows are the longest: micro-batches come in all of them, and evaluation batches have
+  // the same rows (eval_rows = rows). By rising length.
+  std::vector<BatchShape> shorter;
 
+  // Of the bucket with this number: of `shorter`, or the last, which is this shape without the shorter ones.
+  TrainShape of_bucket(std::size_t bucket) const;
+  std::size_t buckets() const { return shorter.size() + 1; }
   std::int64_t tokens() const { return rows * seq; }
   std::int64_t eval_tokens() const { return eval_rows * seq; }
   bool has_master() const { return master_weights && (dtype == DType::kBF16 || dtype == DType::kF16); }
@@ -76,17 +89,25 @@ struct OwnedRange {
 };
 OwnedRange owned_range(const TrainShape& shape, std::int64_t numel);
 
-struct ProgramSet {
-  Layout layout;
-  // Empty where only evaluation is planned: micro, update.
+// Of one shape of batches.
+struct BatchPrograms {
   Program micro;                            // forward and backward pass of one micro-batch, setting the gradients
   std::optional<Program> micro_accumulate;  // the same, adding to them; only when not deterministic and accumulating
   std::optional<Program> eval;              // forward pass and loss, without dropout
-  std::optional<Program> reduce;            // the sum of a gradient slot over the ranks; stage 0 and 1 of several
-  Program update;                           // clipping and the optimizer, and the gather of the updated weights
+};
+
+// Empty where only evaluation is planned: micro, update. The batch programs are those of the longest rows.
+struct ProgramSet : BatchPrograms {
+  Layout layout;
+  std::vector<BatchPrograms> shorter;  // of TrainShape::shorter
+  std::optional<Program> reduce;       // the sum of a gradient slot over the ranks; stage 0 and 1 of several
+  Program update;                      // clipping and the optimizer, and the gather of the updated weights
   ArenaSizes sizes;
   // The most bytes any placement could do with, for the activations of all programs.
   std::size_t activation_lower_bound = 0;
+  const BatchPrograms& of_bucket(std::size_t bucket) const {
+    return bucket < shorter.size() ? shorter[bucket] : static_cast<const BatchPrograms&>(*this);
+  }
 };
 
 // The steps of recomputation that RecomputeMode::kFit can take, in order.

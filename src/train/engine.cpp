@@ -27,39 +27,62 @@ Engine::Engine(Device& device, const Model& model, const TrainShape& shape, Comm
       model_(model),
       shape_(shape),
       communicator_(communicator),
+      masks_padding_(model.audio() && model.audio()->masks_padding),
       programs_(make_programs(model, shape, device)),
       arenas_(device, programs_.sizes),
       store_(device, model, programs_.layout, arenas_, shape) {
-  const auto prepare = [&](const Program& program) {
-    return std::make_unique<Executor>(device, program, arenas_, communicator);
-  };
-  if (shape.training) micro_ = prepare(programs_.micro);
-  if (programs_.micro_accumulate) micro_accumulate_ = prepare(*programs_.micro_accumulate);
-  if (programs_.eval) eval_ = prepare(*programs_.eval);
-  if (programs_.reduce) reduce_ = prepare(*programs_.reduce);
+  buckets_.resize(shape.buckets());
+  for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) prepare_bucket(bucket);
+  if (programs_.reduce) reduce_ = std::make_unique<Executor>(device, *programs_.reduce, arenas_, communicator);
   if (shape.training) prepare_update();
   statistics_ = device.allocate_host(kMostStarted * kStatisticsBytes);
   started_.reserve(kMostStarted);
   losses_.reserve(kMostStarted);
-  // What is shorter is the beginning of what is longer.
-  const std::int64_t rows = std::max(shape.training ? shape.rows : 0, shape.eval_rows);
-  for (const BatchConstant& each : model.constants(graph_options(shape, GraphKind::kTrain, rows)))
-    put(each.name.c_str(), each.bytes);
   for (const Slot& slot : programs_.layout.slots(Role::kBatch)) {
     if (!slot.name.starts_with(batch_input::kRowKeys)) continue;
-    const std::int64_t count = slot.spec.numel();
-    check(count % shape.rows == 0, "rows of the graph that are not divided evenly among those of the batch");
-    row_keys_.emplace_back(slot.name, std::vector<std::uint64_t>(static_cast<std::size_t>(count)));
+    row_keys_.emplace_back(slot.name, std::vector<std::uint64_t>(static_cast<std::size_t>(slot.spec.numel())));
   }
+  enter({});
+}
+
+void Engine::prepare_bucket(std::size_t index) {
+  const BatchPrograms& programs = programs_.of_bucket(index);
+  Bucket& bucket = buckets_[index];
+  bucket.shape = shape_.of_bucket(index);
+  const auto prepare = [&](const Program& program) {
+    return std::make_unique<Executor>(device_, program, arenas_, communicator_);
+  };
+  if (shape_.training) bucket.micro = prepare(programs.micro);
+  if (programs.micro_accumulate) bucket.micro_accumulate = prepare(*programs.micro_accumulate);
+  if (programs.eval) bucket.eval = prepare(*programs.eval);
+  // What is shorter is the beginning of what is longer.
+  const std::int64_t rows = std::max(shape_.training ? bucket.shape.rows : 0, bucket.shape.eval_rows);
+  bucket.constants = model_.constants(graph_options(bucket.shape, GraphKind::kTrain, rows));
+}
+
+Engine::Bucket& Engine::enter(const BatchView& batch) {
+  const std::size_t index = batch.bucket < 0 ? buckets_.size() - 1 : static_cast<std::size_t>(batch.bucket);
+  check(index < buckets_.size(), "a batch of a bucket that was not planned");
+  Bucket& bucket = buckets_[index];
+  if (entered_ != index) {
+    for (const BatchConstant& each : bucket.constants) put(each.name.c_str(), each.bytes);
+    entered_ = index;
+  }
+  return bucket;
 }
 
 // Rows that are no tokens: as many for each row of the batch, keyed by its first token's key.
-void Engine::put_row_keys(std::span<const std::uint64_t> token_keys) {
+void Engine::put_row_keys(const TrainShape& shape, std::span<const std::uint64_t> token_keys) {
   for (auto& [name, keys] : row_keys_) {
-    const auto each = keys.size() / static_cast<std::size_t>(shape_.rows);
+    // Those of another shape's programs need no values.
+    if (keys.size() % static_cast<std::size_t>(shape.rows) != 0) {
+      check(buckets_.size() > 1, "rows of the graph that are not divided evenly among those of the batch");
+      continue;
+    }
+    const auto each = keys.size() / static_cast<std::size_t>(shape.rows);
     for (std::size_t i = 0; i < keys.size(); ++i)
       keys[i] =
-          row_key(token_keys[i / each * static_cast<std::size_t>(shape_.seq)], static_cast<std::int64_t>(i % each));
+          row_key(token_keys[i / each * static_cast<std::size_t>(shape.seq)], static_cast<std::int64_t>(i % each));
     put(name.c_str(), std::as_bytes(std::span(keys)));
   }
 }
@@ -93,7 +116,20 @@ void Engine::put(const char* name, std::span<const std::byte> bytes) {
   device_.copy_in(arenas_.base(Role::kBatch) + slot.offset, bytes);
 }
 
-void Engine::copy_batch(const BatchView& batch) {
+// Where padding is masked, what of the windows is sound.
+void Engine::put_heard(const Bucket& bucket, const BatchView& batch, std::int64_t rows) {
+  GraphOptions options;
+  options.tokens = rows * bucket.shape.seq;
+  options.table_length = bucket.shape.seq;
+  options.audio_windows = rows * bucket.shape.audio_windows;
+  options.audio_frames = bucket.shape.audio_frames;
+  model_.mark_heard(options, batch.audio_lengths, heard_);
+  put(batch_input::kAudioStart, std::as_bytes(std::span(heard_.start)));
+  put(batch_input::kKeyBegin, std::as_bytes(std::span(heard_.key_begin)));
+  put(batch_input::kKeyEnd, std::as_bytes(std::span(heard_.key_end)));
+}
+
+void Engine::copy_batch(const Bucket& bucket, const BatchView& batch) {
   put(batch_input::kIds, std::as_bytes(batch.input_ids));
   put(batch_input::kTargets, std::as_bytes(batch.targets));
   put(batch_input::kPositions, std::as_bytes(batch.positions));
@@ -109,10 +145,11 @@ void Engine::copy_batch(const BatchView& batch) {
     }
     put(batch_input::kAudioRows, std::as_bytes(batch.audio_rows));
   }
-  bool whole_rows = true;
+  if (masks_padding_) put_heard(bucket, batch, static_cast<std::int64_t>(batch.input_ids.size()) / bucket.shape.seq);
+  bool whole_rows = !masks_padding_;  // windows are not
   for (std::size_t i = 0; i < batch.seq_start.size() && whole_rows; ++i) {
     const auto at = static_cast<std::int64_t>(i);
-    whole_rows = batch.seq_start[i] == at - at % shape_.seq;
+    whole_rows = batch.seq_start[i] == at - at % bucket.shape.seq;
   }
   device_.set_whole_rows(whole_rows);
 
@@ -211,25 +248,26 @@ LossTotals Engine::micro_step(const BatchView& batch, double scale, double auxil
 }
 
 void Engine::start_micro_step(const BatchView& batch, double scale, double auxiliary_scale) {
-  check(micro_ != nullptr, "no training was planned");
-  copy_batch(batch);
+  check(shape_.training, "no training was planned");
+  Bucket& bucket = enter(batch);
+  copy_batch(bucket, batch);
   put(batch_input::kTokenKeys, std::as_bytes(batch.token_keys));
-  put_row_keys(batch.token_keys);
+  put_row_keys(bucket.shape, batch.token_keys);
   put(batch_input::kHeadKeys, std::as_bytes(batch.head_keys));
   set_scalar_input(batch_input::kLossScale, scale);
   if (programs_.layout.contains(Role::kBatch, batch_input::kAuxiliaryScale))
     set_scalar_input(batch_input::kAuxiliaryScale, auxiliary_scale);
   top_reduced_ = false;
-  if (micro_accumulate_ && !partial_sums_.empty()) {
-    micro_accumulate_->run(0);
+  if (bucket.micro_accumulate && !partial_sums_.empty()) {
+    bucket.micro_accumulate->run(0);
     ++partial_sums_[0];
-    start_statistics(micro_accumulate_->program());
+    start_statistics(bucket.micro_accumulate->program());
     return merge_complete();
   }
   check(partial_sums_.size() < programs_.sizes.gradient_slots, "more micro-batches than planned");
-  micro_->run(partial_sums_.size());
+  bucket.micro->run(partial_sums_.size());
   partial_sums_.push_back(1);
-  start_statistics(micro_->program());
+  start_statistics(bucket.micro->program());
   merge_complete();
 }
 
@@ -260,18 +298,34 @@ LossTotals Engine::evaluate(const BatchView& batch) {
 }
 
 void Engine::start_evaluate(const BatchView& batch) {
-  check(eval_ != nullptr, "no evaluation was planned");
-  copy_batch(batch);
-  eval_->run();
-  start_statistics(eval_->program());
+  Bucket& bucket = enter(batch);
+  check(bucket.eval != nullptr, "no evaluation was planned");
+  copy_batch(bucket, batch);
+  bucket.eval->run();
+  start_statistics(bucket.eval->program());
 }
 
 std::vector<Executor*> Engine::executors() const {
   std::vector<Executor*> all;
-  for (const auto* executor : {&micro_, &micro_accumulate_, &eval_, &reduce_, &update_}) {
-    if (*executor) all.push_back(executor->get());
+  const auto add = [&](const std::unique_ptr<Executor>& executor) {
+    if (executor) all.push_back(executor.get());
+  };
+  for (const Bucket& bucket : buckets_) {
+    add(bucket.micro);
+    add(bucket.micro_accumulate);
+    add(bucket.eval);
   }
+  add(reduce_);
+  add(update_);
   return all;
+}
+
+std::size_t Engine::eval_high_water() const {
+  std::size_t most = 0;
+  for (const Bucket& bucket : buckets_) {
+    if (bucket.eval) most = std::max(most, bucket.eval->high_water(Role::kActivation));
+  }
+  return most;
 }
 
 void Engine::set_trace(Trace* trace) {

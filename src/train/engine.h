@@ -22,6 +22,9 @@ struct BatchView {
   // With a task's head.
   std::span<const std::int32_t> head_rows = {}, head_labels = {};
   std::span<const std::uint64_t> head_keys = {};
+  // Models that mask padding: encoder frames of each window that are sound.
+  std::span<const std::int32_t> audio_lengths = {};
+  std::int32_t bucket = -1;  // the shape's: see TrainShape::shorter; -1: the last
 };
 
 // Of the objective: the language model's tokens, or what a task's head decides.
@@ -75,15 +78,26 @@ class Engine {
   const Model& model() const { return model_; }
   const TrainShape& shape() const { return shape_; }
   const ProgramSet& programs() const { return programs_; }
-  Executor& micro_executor() { return *micro_; }
+  Executor& micro_executor(std::size_t bucket) { return *buckets_[bucket].micro; }
+  Executor& micro_executor() { return micro_executor(buckets_.size() - 1); }
   // Bytes of the activation arena that evaluation touches; 0 without evaluation.
-  std::size_t eval_high_water() const { return eval_ ? eval_->high_water(Role::kActivation) : 0; }
+  std::size_t eval_high_water() const;
 
  private:
+  // What runs batches of one shape.
+  struct Bucket {
+    TrainShape shape;
+    std::unique_ptr<Executor> micro, micro_accumulate, eval;
+    std::vector<BatchConstant> constants;
+  };
+  void prepare_bucket(std::size_t index);
   void prepare_update();
+  // Makes the shape of a batch the present one.
+  Bucket& enter(const BatchView& batch);
+  void put_heard(const Bucket& bucket, const BatchView& batch, std::int64_t rows);
   void put(const char* name, std::span<const std::byte> bytes);
-  void copy_batch(const BatchView& batch);
-  void put_row_keys(std::span<const std::uint64_t> token_keys);
+  void copy_batch(const Bucket& bucket, const BatchView& batch);
+  void put_row_keys(const TrainShape& shape, std::span<const std::uint64_t> token_keys);
   void set_scalar_input(const char* name, double value);
   std::vector<Executor*> executors() const;
   void merge_top();
@@ -97,10 +111,14 @@ class Engine {
   const Model& model_;
   const TrainShape shape_;
   Communicator* const communicator_;
+  const bool masks_padding_;  // AudioInput::masks_padding
   const ProgramSet programs_;
   Arenas arenas_;
   ParameterStore store_;
-  std::unique_ptr<Executor> micro_, micro_accumulate_, eval_, reduce_, update_;
+  std::vector<Bucket> buckets_;
+  std::size_t entered_ = SIZE_MAX;  // the bucket whose constants are there
+  HeardInputs heard_;
+  std::unique_ptr<Executor> reduce_, update_;
   std::unique_ptr<Kernel> add_gradients_;
   // The partial sums on the stack of gradient slots: how many of this rank's micro-batches each holds. Those of
   // reduce_period() and more are sums over all ranks.

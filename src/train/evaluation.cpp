@@ -22,8 +22,9 @@ std::int64_t word_begins(const std::string& text, char before) {
 }  // namespace
 
 BatchView view(const Batch& batch) {
-  return {batch.input_ids,      batch.targets,    batch.positions, batch.seq_start,   batch.token_keys,
-          batch.audio_features, batch.audio_rows, batch.head_rows, batch.head_labels, batch.head_keys};
+  return {batch.input_ids,   batch.targets,        batch.positions,     batch.seq_start,
+          batch.token_keys,  batch.audio_features, batch.audio_rows,    batch.head_rows,
+          batch.head_labels, batch.head_keys,      batch.audio_lengths, batch.bucket};
 }
 
 const std::string& TargetText::text_of(TokenId id) {

@@ -141,6 +141,12 @@ std::int64_t Generator::windows_of(const Text& text) const {
   return static_cast<std::int64_t>(text.features.size()) / (audio_->frames * audio_->mel_bins);
 }
 
+std::int64_t Generator::heard_frames(const Text& text) const {
+  if (!audio_) return 0;
+  const std::int64_t all = windows_of(text) * ((audio_->frames + 1) / 2);
+  return audio_->masks_padding && text.sound > 0 ? std::min((text.sound + 1) / 2, all) : all;
+}
+
 // The recordings of `texts`, one after the other; `ids` are the tokens of the program.
 void Generator::put_audio(std::span<Text* const> texts, const Stage& stage, std::span<const std::int32_t> ids) {
   if (!audio_) return;
@@ -148,6 +154,7 @@ void Generator::put_audio(std::span<Text* const> texts, const Stage& stage, std:
   std::vector<float> features(static_cast<std::size_t>(stage.windows * audio_->frames * audio_->mel_bins), 0.0f);
   std::vector<std::int32_t> rows(static_cast<std::size_t>(stage.windows * heard), -1);
   std::vector<std::int32_t> begin(ids.size(), 0), end(ids.size(), 0), places(ids.size(), -1);
+  std::vector<std::int32_t> lengths(static_cast<std::size_t>(stage.windows), 0);  // that are sound
   std::int64_t window = 0;
   std::size_t token = 0;
   for (const Text* text : texts) {
@@ -160,11 +167,20 @@ void Generator::put_audio(std::span<Text* const> texts, const Stage& stage, std:
     std::int64_t place = audio_->frames_per_token > 0 ? window * audio_->frames / audio_->frames_per_token : 0;
     for (std::size_t i = 0; i < text->ids.size(); ++i, ++token) {
       begin[token] = static_cast<std::int32_t>(window * heard);
-      end[token] = static_cast<std::int32_t>((window + windows) * heard);
+      end[token] = begin[token] + static_cast<std::int32_t>(heard_frames(*text));
       if (audio_->audio_token >= 0 && ids[token] == audio_->audio_token && i < text->prompt)
         places[token] = static_cast<std::int32_t>(place++);
     }
+    std::int64_t sound = heard_frames(*text);
+    for (std::int64_t w = 0; w < windows; ++w, sound -= heard)
+      lengths[static_cast<std::size_t>(window + w)] =
+          static_cast<std::int32_t>(std::clamp<std::int64_t>(sound, 0, heard));
     window += windows;
+  }
+  if (audio_->masks_padding) {
+    HeardInputs inputs;
+    model_.mark_heard(programs_->fill_options(stage.tokens, stage.windows), lengths, inputs);
+    put(batch_input::kAudioStart, inputs.start);
   }
   if (programs_->shape().dtype == DType::kF64) {
     const std::vector<double> wide(features.begin(), features.end());
@@ -241,7 +257,7 @@ Generator::Logits Generator::read_next(std::span<Text* const> texts) {
     cache_rows[i] = begin[i] + positions[i];
     end[i] = cache_rows[i] + 1;
     key_begin[i] = static_cast<std::int32_t>(texts[i]->clip * programs_->shape().clip_windows * heard);
-    key_end[i] = key_begin[i] + static_cast<std::int32_t>(windows_of(*texts[i]) * heard);
+    key_end[i] = key_begin[i] + static_cast<std::int32_t>(heard_frames(*texts[i]));
   }
   put(batch_input::kIds, ids);
   put(batch_input::kPositions, positions);
@@ -339,7 +355,7 @@ std::vector<Generator::Tokens> Generator::generate_from(std::span<const Generati
     while (next < prompts.size() && !free.empty()) {
       active.push_back({next, free.back(), prompts[next].ids, prompts[next].ids.size(),
                         RandomStream(options.sampling.seed, kStream + (std::uint64_t{next} << 8)), false, free.back(),
-                        prompts[next].features});
+                        prompts[next].features, prompts[next].sound});
       free.pop_back();
       ++next;
     }

@@ -46,6 +46,8 @@ struct GeneratorRoom {
 struct GenerationPrompt {
   std::vector<std::int32_t> ids;
   std::span<const float> features = {};
+  // Log-mel frames of all windows up to the last that holds sound, for models that mask padding; 0: all.
+  std::int64_t sound = 0;
 };
 
 // Bytes of a generator.
@@ -90,6 +92,7 @@ class Generator {
     bool read = false;      // whether its keys and values are kept up to the last token but one
     std::int64_t clip = 0;  // the part of what was heard that is its own; beams of a text share it
     std::span<const float> features = {};
+    std::int64_t sound = 0;
   };
   struct BeamGroup;
   using Logits = std::vector<std::vector<float>>;
@@ -97,6 +100,8 @@ class Generator {
   void put(const char* name, std::span<const std::byte> bytes);
   void put(const char* name, std::span<const std::int32_t> values) { put(name, std::as_bytes(values)); }
   void put_tables(std::int64_t length);
+  // Encoder frames that a text is given of its windows: all, or with masks_padding those that are sound.
+  std::int64_t heard_frames(const Text& text) const;
   void put_audio(std::span<Text* const> texts, const Stage& stage, std::span<const std::int32_t> ids);
   std::int64_t windows_of(const Text& text) const;
   Logits run(Stage& stage, std::size_t rows);

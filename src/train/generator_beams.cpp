@@ -68,7 +68,7 @@ std::vector<Generator::Tokens> Generator::beam_search(std::span<const Generation
       BeamGroup group{BeamSearch(std::move(search)), {}, {}, false};
       for (std::int64_t b = beams_; b-- > 1;) group.free.push_back(clip * beams_ + b);
       group.beams.push_back({next, clip * beams_, prompts[next].ids, prompts[next].ids.size(), RandomStream(0, 0),
-                             false, clip, prompts[next].features});
+                             false, clip, prompts[next].features, prompts[next].sound});
       active.push_back(std::move(group));
       ++next;
     }

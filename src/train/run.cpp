@@ -28,6 +28,8 @@ namespace {
 
 struct Counts {
   std::int64_t per_epoch, total, warmup;
+  std::int64_t rows_per_epoch = 0;
+  std::vector<std::int64_t> of_buckets = {};  // steps of an epoch
 };
 
 Counts count_steps(const RunConfig& config, const RunData& data) {
@@ -35,6 +37,13 @@ Counts count_steps(const RunConfig& config, const RunData& data) {
   const std::unique_ptr<Loader> loader = data.training_loader({});
   log_info("rows: {}", loader->report().text());
   counts.per_epoch = loader->steps_in_epoch(0);
+  counts.of_buckets = loader->steps_of_buckets(0);
+  // The last step's empty rows count.
+  counts.rows_per_epoch = data.buckets ? loader->rows_in_epoch(0) : counts.per_epoch * data.loading.rows_per_step();
+  if (data.buckets) {
+    log_info("{}", data.buckets->text(data.train_speech->sizes(), data.train_documents, counts.of_buckets,
+                                      data.loading.accumulation * data.loading.world));
+  }
   counts.total = total_steps(config, counts.per_epoch);
   counts.warmup = warmup_steps(config, counts.total);
   return counts;
@@ -93,6 +102,7 @@ TrainerOptions trainer_options(const RunConfig& config, const Counts& counts, co
   options.data_seed = data.loading.seed;
   options.data_fingerprint = data.fingerprint();
   options.rows_per_step = data.loading.rows_per_step();
+  options.rows_per_epoch = counts.rows_per_epoch;
   options.carry_from = config.model ? std::filesystem::path(*config.model) : tokenizer_path(config);
   if (!std::filesystem::is_directory(options.carry_from)) options.carry_from = options.carry_from.parent_path();
   return options;
@@ -113,9 +123,16 @@ RunObserver::Settings observer_settings(const RunConfig& config, const Counts& c
   settings.save_every = options.save_every;
   settings.memory_bytes = engine.programs().sizes.total();
   settings.ranks = engine.shape().zero.world;
-  const double flops = model_flops(engine.programs().micro);
-  settings.flops_per_token = flops / static_cast<double>(engine.shape().tokens());
-  settings.flops_per_step = flops * static_cast<double>(engine.shape().accumulation * engine.shape().zero.world);
+  // Of the mean step, where there are several shapes.
+  double flops = 0, tokens = 0;
+  for (std::size_t bucket = 0; bucket < counts.of_buckets.size(); ++bucket) {
+    const auto steps = static_cast<double>(counts.of_buckets[bucket]);
+    flops += steps * model_flops(engine.programs().of_bucket(bucket).micro);
+    tokens += steps * static_cast<double>(engine.shape().of_bucket(bucket).tokens());
+  }
+  settings.flops_per_token = flops / tokens;
+  settings.flops_per_step = flops / static_cast<double>(counts.per_epoch) *
+                            static_cast<double>(engine.shape().accumulation * engine.shape().zero.world);
   if (ceilings) {
     const DType dtype = engine.shape().dtype;
     const bool tf32 = config.tf32 && dtype == DType::kF32 && config.device == "cuda";
@@ -240,10 +257,17 @@ int run_training(const RunConfig& settings, Device& device, const std::string& v
         .mend("give --validation_files or --validation_split");
   }
   TrainShape shape = train_shape(config, source, evaluates(config), rank, communicator.size());
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(tokenizer_path(config));
+  std::optional<RunData> opened;
+  const auto open = [&] { opened = open_data(config, *tokenizer, source, shape, communicator); };
+  if (!config.duration_buckets.empty()) {  // the run's shapes follow from its data
+    open();
+    use_buckets(config, source, *opened, shape);
+  }
   fit_recompute(config, source, ceilings, device, communicator, shape);
   report_plan(source, shape, config, device, first);
-  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(tokenizer_path(config));
-  const RunData data = open_data(config, *tokenizer, source, shape, communicator);
+  if (!opened) open();
+  const RunData& data = *opened;
   require_agreement(shared_inputs(source, *tokenizer, data), "give every rank the same files", communicator);
   const Counts counts = count_steps(config, data);
   TrainerOptions options = trainer_options(config, counts, data, version);
@@ -295,9 +319,9 @@ int run_training(const RunConfig& settings, Device& device, const std::string& v
   }
   if (first) write_file_atomic(std::filesystem::path(config.output_dir) / "resolved.yaml", print_resolved(settings));
   log_info(
-      "{} steps, {} per epoch, {} rows of {} tokens each; ready after {:.2f} s on {}{}", counts.total, counts.per_epoch,
-      options.rows_per_step, shape.seq, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(),
-      device.name(),
+      "{} steps, {} per epoch, {}{} rows of {}{} tokens each; ready after {:.2f} s on {}{}", counts.total,
+      counts.per_epoch, data.buckets ? "up to " : "", options.rows_per_step, data.buckets ? "up to " : "", shape.seq,
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), device.name(),
       communicator.size() > 1 ? fmt::format(", {} ranks, ZeRO stage {}", communicator.size(), shape.zero.stage) : "");
   communicator.barrier();
   keep_alive.reset();

@@ -206,6 +206,35 @@ RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, const Mod
   return data;
 }
 
+void use_buckets(const RunConfig& config, const ModelSource& source, RunData& data, TrainShape& shape) {
+  if (config.duration_buckets.empty()) return;
+  std::vector<SpeechSize> sizes;
+  for (const auto* speech : {&data.train_speech, &data.validation_speech, &data.test_speech}) {
+    if (*speech && (speech == &data.train_speech || *speech != data.train_speech))
+      sizes.insert(sizes.end(), (*speech)->sizes().begin(), (*speech)->sizes().end());
+  }
+  data.buckets = choose_buckets(config, source.model->audio().value(), shape, sizes);
+  set_buckets(data.buckets, shape);
+  set_rows(config, shape, source, data);
+  data.loading.rows = 1;
+  for (const BatchShape& each : data.buckets->shapes) data.loading.rows = std::max(data.loading.rows, each.rows);
+  data.eval_rows = data.loading.rows;
+}
+
+std::optional<SpeechBuckets> plan_buckets(const RunConfig& config, const ModelSource& source, const TrainShape& shape) {
+  if (config.duration_buckets.empty()) return std::nullopt;
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(tokenizer_path(config));
+  std::vector<SpeechSize> sizes;
+  for (const auto& [key, files] :
+       {std::pair{"train_files", &config.train_files}, std::pair{"validation_files", &config.validation_files},
+        std::pair{"test_files", &config.test_files}}) {
+    if (files->empty()) continue;
+    const SpeechData opened = open_speech(config, key, *tokenizer, source, shape);
+    sizes.insert(sizes.end(), opened.source->sizes().begin(), opened.source->sizes().end());
+  }
+  return choose_buckets(config, source.model->audio().value(), shape, sizes);
+}
+
 RunData open_evaluation_data(const RunConfig& config, const Tokenizer& tokenizer, const ModelSource& source,
                              const TrainShape& shape, bool all_targets, Communicator& communicator) {
   DataOpener opener(config, tokenizer, source, shape);
@@ -228,9 +257,23 @@ RunData open_evaluation_data(const RunConfig& config, const Tokenizer& tokenizer
   return data;
 }
 
+// Rows in buckets, and the features of a micro-batch of any.
+void RunData::hear(const std::shared_ptr<const SpeechSource>& speech, LoaderOptions& options) const {
+  if (!speech) return;
+  if (!buckets) {
+    options.complete = [speech](Batch& batch) { speech->complete(batch); };
+    return;
+  }
+  options.buckets = buckets->rows(speech->sizes());
+  options.complete = [speech, shapes = buckets->shapes](Batch& batch) {
+    const BatchShape& shape = shapes[static_cast<std::size_t>(batch.bucket)];
+    speech->complete(batch, {shape.audio_windows, shape.audio_frames});
+  };
+}
+
 std::unique_ptr<Loader> RunData::training_loader(const Cursor& start) const {
   LoaderOptions options = loading;
-  if (train_speech) options.complete = [source = train_speech](Batch& batch) { source->complete(batch); };
+  hear(train_speech, options);
   return std::make_unique<Loader>(train, train_documents, rows, options, start);
 }
 
@@ -242,7 +285,7 @@ std::unique_ptr<Loader> RunData::evaluation_loader(const std::shared_ptr<const T
   options.rows = eval_rows;
   options.accumulation = 1;
   options.period = 1;
-  if (speech) options.complete = [source = speech](Batch& batch) { source->complete(batch); };
+  hear(speech, options);
   return std::make_unique<Loader>(data, documents, rows, options, start);
 }
 
@@ -261,6 +304,11 @@ std::string RunData::fingerprint() const {
                          name_of(rows.overlong), rows.window, loading.shuffle, loading.drop_last,
                          rows.parts > 0 ? fmt::format(" {}", rows.parts) : ""));
   hasher.add(std::as_bytes(std::span(train ? train_documents : validation_documents)));
+  if (buckets) {
+    hasher.add(fmt::format(" {}", loading.accumulation * loading.world));
+    for (std::size_t b = 0; b < buckets->shapes.size(); ++b)
+      hasher.add(fmt::format(" {} {} {}", buckets->frames[b], buckets->shapes[b].rows, buckets->shapes[b].seq));
+  }
   return hex64(hasher.value());
 }
 

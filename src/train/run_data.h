@@ -10,7 +10,7 @@
 #include "plan/program_set.h"
 #include "text/tokenizer.h"
 #include "train/run_setup.h"
-#include "train/speech_data.h"
+#include "train/speech_buckets.h"
 
 namespace convoy {
 
@@ -24,6 +24,7 @@ struct RunData {
   TokenId pad_id = 0;
   // Models that hear: the recordings behind the documents.
   std::shared_ptr<const SpeechSource> train_speech, validation_speech, test_speech;
+  std::optional<SpeechBuckets> buckets;  // see use_buckets
 
   bool has_validation() const { return validation != nullptr && !validation_documents.empty(); }
   std::unique_ptr<Loader> training_loader(const Cursor& start) const;
@@ -33,6 +34,7 @@ struct RunData {
   std::string fingerprint() const;
 
  private:
+  void hear(const std::shared_ptr<const SpeechSource>& speech, LoaderOptions& options) const;
   std::unique_ptr<Loader> evaluation_loader(const std::shared_ptr<const TokenData>& data,
                                             const std::shared_ptr<const SpeechSource>& speech,
                                             const std::vector<DocumentId>& documents, const Cursor& start) const;
@@ -43,6 +45,12 @@ struct RunData {
 // manifests of recordings for one that hears, a task's samples for one with a task's head.
 RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, const ModelSource& source,
                   const TrainShape& shape, Communicator& communicator);
+
+// With duration_buckets: chooses the buckets of these data and makes them the shapes of the run. `shape` is the one
+// that the data were opened with. Does nothing for other runs.
+void use_buckets(const RunConfig& config, const ModelSource& source, RunData& data, TrainShape& shape);
+// The buckets that open_data and use_buckets would make: reads the manifests and the recordings' headers.
+std::optional<SpeechBuckets> plan_buckets(const RunConfig& config, const ModelSource& source, const TrainShape& shape);
 
 // Only what is evaluated: validation_files, or what validation_split sets aside of train_files. Kept in no cache unless
 // cache_dir is given. `all_targets`: every token counts, not only those that training would learn.

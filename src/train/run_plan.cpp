@@ -71,10 +71,26 @@ BytesBeside beside_the_arenas(const RunConfig& config, const ModelSource& source
 
 // What --print-program prints.
 std::string listing(const ProgramSet& programs) {
-  std::string text = print(programs.micro);
-  if (programs.eval) text += print(*programs.eval);
+  std::string text;
+  for (std::size_t bucket = 0; bucket <= programs.shorter.size(); ++bucket) {
+    const BatchPrograms& each = programs.of_bucket(bucket);
+    text += print(each.micro);
+    if (each.eval) text += print(*each.eval);
+  }
   if (programs.reduce) text += print(*programs.reduce);
   return text + print(programs.update);
+}
+
+// The shapes of micro-batches beside the one with the longest rows.
+std::string buckets_text(const TrainShape& shape, const ProgramSet& programs) {
+  std::string text;
+  for (std::size_t bucket = 0; bucket < shape.buckets() && shape.buckets() > 1; ++bucket) {
+    const TrainShape each = shape.of_bucket(bucket);
+    text += fmt::format("bucket of {} x {} tokens, windows of {:.2f} s: {:.1f} GFLOP per micro-batch\n", each.rows,
+                        each.seq, static_cast<double>(each.audio_frames) / 100,
+                        programs.of_bucket(bucket).micro.cost().flops * 1e-9);
+  }
+  return text;
 }
 
 // "fit (12 steps, 4.1% of the arithmetic)"
@@ -149,11 +165,18 @@ std::string plan_run(const RunConfig& settings, Device& device) {
   apply_process_settings(config, 0, 1);
   const ModelSource source = open_model(config);
   TrainShape shape = train_shape(config, source, evaluates(config), 0, ranks);
+  const std::optional<SpeechBuckets> buckets = plan_buckets(config, source, shape);
+  const auto shape_of = [&](int rank) {
+    TrainShape made = train_shape(config, source, evaluates(config), rank, ranks);
+    set_buckets(buckets, made);
+    return made;
+  };
+  set_buckets(buckets, shape);
   const MemoryLimit limit = memory_limit(config, ranks, device);
   if (shape.recompute == RecomputeMode::kFit) {
     const MachineRates rates = machine_rates(known_ceilings(config, device), shape.dtype, shape.has_own_memory);
     for (int r = 0; r < ranks; ++r) {
-      TrainShape theirs = train_shape(config, source, evaluates(config), r, ranks);
+      TrainShape theirs = shape_of(r);
       theirs.rates = shape.rates = rates;
       theirs.recompute_steps = shape.recompute_steps;
       shape.recompute_steps =
@@ -171,7 +194,7 @@ std::string plan_run(const RunConfig& settings, Device& device) {
   std::size_t most = report.total;
   std::size_t most_host = report.host_total;
   for (int r = 1; r < ranks; ++r) {
-    TrainShape theirs_shape = train_shape(config, source, evaluates(config), r, ranks);
+    TrainShape theirs_shape = shape_of(r);
     theirs_shape.recompute_steps = shape.recompute_steps;
     theirs_shape.rates = shape.rates;
     const ProgramSet others = make_programs(*source.model, theirs_shape, device);
@@ -182,6 +205,7 @@ std::string plan_run(const RunConfig& settings, Device& device) {
   }
   text += fmt::format("arithmetic: {:.3f} GFLOP per token, {:.1f} GFLOP per micro-batch\n",
                       programs.micro.cost().flops / tokens * 1e-9, programs.micro.cost().flops * 1e-9);
+  text += buckets_text(shape, programs);
   const std::vector<Alternative> others =
       alternatives(*source.model, shape, device, beside_the_arenas(config, source, device));
   if (!others.empty()) text += "less memory with:\n" + print(others, report.total);

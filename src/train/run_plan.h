@@ -25,7 +25,7 @@ void report_plan(const ModelSource& source, const TrainShape& shape, const RunCo
                  bool first);
 
 // What `convoy plan` prints: the memory of every rank by kind and what other settings would take. Reads no weight and
-// no data.
+// no data, but for the manifests of a run with duration_buckets, from which its shapes follow.
 std::string plan_run(const RunConfig& config, Device& device);
 
 }  // namespace convoy

@@ -152,6 +152,29 @@ void choose_trained(const RunConfig& config, ModelSource& source) {
   source.adapter = std::make_unique<Json>(lora_config_json(settings, config.model.value_or(""), transposed));
 }
 
+// mask_audio_padding is a trait of the model, which its config.json keeps for whoever uses it.
+void take_masking(const RunConfig& config, ModelSource& source) {
+  if (!config.mask_audio_padding || source.config->value(kMaskAudioPadding, false)) return;
+  if (config.lora_rank || config.adapter) {
+    throw usage_error("an adapter's folder does not say that its base model masks the padding of audio")
+        .at(config.source_of("mask_audio_padding"))
+        .mend(fmt::format("add \"{}\": true to the base model's config.json", kMaskAudioPadding));
+  }
+  (*source.config)[kMaskAudioPadding] = true;
+}
+
+// Whether the model that was made knows of it.
+void require_hearing(const RunConfig& config, const Model& model) {
+  if (model.audio()) return;
+  for (const auto& [key, given] : {std::pair{"mask_audio_padding", config.mask_audio_padding},
+                                   std::pair{"duration_buckets", !config.duration_buckets.empty()}}) {
+    if (!given) continue;
+    throw usage_error(fmt::format("{} is for models that hear, not for {}", key, model.family()))
+        .at(config.source_of(key))
+        .mend("leave it out; packing fills the rows of text models");
+  }
+}
+
 }  // namespace
 
 ModelSource open_model(const RunConfig& config, bool training) {
@@ -162,10 +185,12 @@ ModelSource open_model(const RunConfig& config, bool training) {
   options.freeze_encoder = config.freeze_encoder;
   if (config.from_scratch) {
     source.config = read_model_config(config, source.where);
+    take_masking(config, source);
     source.task = set_up_task(config, *source.config, source.where, options);
     source.model = make_model(*source.config, source.where, options);
     source.dtype = resolve_dtype(config, std::nullopt);
     source.stored = source.dtype;
+    require_hearing(config, *source.model);
     choose_trained(config, source);
     return source;
   }
@@ -173,9 +198,11 @@ ModelSource open_model(const RunConfig& config, bool training) {
     throw usage_error("no model to train").mend("give --model FOLDER, or --from_scratch with --model_config");
   source.folder = std::make_unique<ModelFolder>(*config.model);
   source.config = std::make_unique<Json>(source.folder->config());
+  take_masking(config, source);
   source.where = (source.folder->folder() / "config.json").string();
   source.task = set_up_task(config, *source.config, source.where, options);
   source.model = make_model(*source.config, source.where, options);
+  require_hearing(config, *source.model);
   source.stored = stored_dtype(match_folder(*source.model, *source.folder));
   source.dtype = training || config.dtype ? resolve_dtype(config, source.stored) : source.stored;
   choose_trained(config, source);

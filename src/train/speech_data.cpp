@@ -18,7 +18,8 @@
 namespace convoy {
 namespace {
 
-constexpr std::int64_t kSlack = 3;  // frames by which a header and the decoder may differ
+constexpr std::int64_t kTouched = 2;  // frames behind the last of sound that the encoder's convolutions see with it
+constexpr std::int64_t kSlack = 3;    // frames by which a header and the decoder may differ
 
 std::int64_t samples_of(const Utterance& utterance, double speed = 1) {
   return static_cast<std::int64_t>(std::llround(utterance.duration / speed * kSpeechRate));
@@ -57,7 +58,7 @@ void require_fit(bool fits, const std::string& what, const std::string& remedy) 
 
 // Places for audio need the exact number of samples, which a manifest's duration may round.
 EncodedSample encode_utterance(const Utterance& utterance, const SpeechPrompt& prompt, const SpeechFeatures& features,
-                               const TrainShape& shape, double slowest) {
+                               const TrainShape& shape, double slowest, SpeechSize& size) {
   const std::int64_t longest = samples_of(utterance, slowest);
   const std::int64_t windows = features.windows_of(longest);
   require_fit(windows <= shape.audio_windows,
@@ -74,6 +75,11 @@ EncodedSample encode_utterance(const Utterance& utterance, const SpeechPrompt& p
   require_fit(tokens <= shape.seq,
               fmt::format("prompt and transcript are {} tokens, longer than seq_length {}", tokens, shape.seq),
               "raise seq_length, or leave it out with skip_bad_samples");
+  // The last frame of sound goes into one more of each convolution; a manifest's duration may be a little short.
+  const std::int64_t slack = kTouched + (features.input().audio_token < 0 ? kSlack : 0);
+  const LogMelConfig& mel = features.log_mel_config();
+  size = {mel.valid_frames(longest) + slack, mel.valid_frames(samples_of(utterance)), tokens};
+  if (windows <= 1) size.frames = std::min(size.frames, features.frames());
   return sample;
 }
 
@@ -122,43 +128,53 @@ std::vector<Utterance> read_all(const RunConfig& config, const std::string& key,
 }  // namespace
 
 SpeechSource::SpeechSource(std::shared_ptr<const SpeechFeatures> features, std::vector<Utterance> utterances,
-                           SpeechSourceOptions options)
+                           SpeechSourceOptions options, std::vector<SpeechSize> sizes)
     : features_(std::move(features)),
       utterances_(std::make_shared<const std::vector<Utterance>>(std::move(utterances))),
       options_(std::move(options)),
+      sizes_(std::move(sizes)),
       maker_(utterances_, features_->log_mel_config(), options_.features) {}
 
-void SpeechSource::fill_features(std::span<float> row, std::int64_t sample, std::int64_t epoch, double speed) const {
+std::int64_t SpeechSource::fill_features(std::span<float> row, const RowShape& shape, std::int64_t sample,
+                                         std::int64_t epoch, double speed) const {
   const Utterance& utterance = (*utterances_)[static_cast<std::size_t>(sample)];
   if (features_->windows_of(samples_of(utterance, speed)) > 1) {  // each window is a clip of its own
+    check(shape.frames == features_->frames(), "several windows that are not whole");
     DecodeOptions decoding;
     decoding.sampling_rate = kSpeechRate;
     decoding.speed = speed;
-    features_->write(reader_.decode(utterance, decoding).samples, row, [&](Features& window, std::int64_t w) {
+    const std::vector<float> samples = reader_.decode(utterance, decoding).samples;
+    features_->write(samples, row, [&](Features& window, std::int64_t w) {
       const std::uint64_t seed = options_.features.seed + (static_cast<std::uint64_t>(w) << 32);
       spec_augment(window, options_.features.spec_augment, {seed, epoch, sample});
     });
-    return;
+    return features_->log_mel_config().valid_frames(static_cast<std::int64_t>(samples.size()));
   }
   const Features made = maker_.make(sample, epoch);
-  if (made.valid_frames > features_->frames() + kSlack) {
+  if (made.valid_frames > shape.frames + (shape.frames == features_->frames() ? kSlack : 0)) {
     throw data_error(fmt::format("the recording has {} frames, more than its duration of {:.2f} s", made.valid_frames,
                                  utterance.duration))
         .at(utterance.where)
         .mend("correct the duration in the manifest, or leave it out to have it measured");
   }
-  features_->write(made, row);
+  features_->write(made, row, shape.frames);
+  return std::min(made.valid_frames, shape.frames);
 }
 
-void SpeechSource::fill_row(Batch& batch, std::int64_t row, std::int64_t sample) const {
+void SpeechSource::fill_row(Batch& batch, const RowShape& shape, std::int64_t row, std::int64_t sample) const {
   const Utterance& utterance = (*utterances_)[static_cast<std::size_t>(sample)];
-  const auto floats = static_cast<std::size_t>(features_->row_floats());
+  const AudioInput& input = features_->input();
+  const auto floats = static_cast<std::size_t>(shape.windows * shape.frames * input.mel_bins);
   const std::span<float> to = std::span(batch.audio_features).subspan(static_cast<std::size_t>(row) * floats, floats);
   const FeatureOptions& how = options_.features;
   const double speed = choose_speed(how.speeds, {how.seed, batch.epoch, sample});
-  const AudioInput& input = features_->input();
   try {
-    fill_features(to, sample, batch.epoch, speed);
+    std::int64_t sound = fill_features(to, shape, sample, batch.epoch, speed);
+    for (std::int64_t w = 0; w < shape.windows && input.masks_padding; ++w, sound -= shape.frames) {
+      const std::int64_t frames = std::clamp<std::int64_t>(sound, 0, shape.frames);
+      batch.audio_lengths[static_cast<std::size_t>(row * shape.windows + w)] =
+          static_cast<std::int32_t>((frames + 1) / 2);
+    }
   } catch (const Error& failure) {
     if (!options_.skip_bad_audio || (failure.status() != Status::kData && failure.status() != Status::kStorage)) throw;
     log_warning("left out: {}", failure.what());
@@ -169,7 +185,7 @@ void SpeechSource::fill_row(Batch& batch, std::int64_t row, std::int64_t sample)
   if (input.audio_token < 0) return;
   const std::int64_t places = features_->places(samples_of(utterance, speed));
   if (!how.speeds.empty()) set_places(batch, row, sample, static_cast<TokenId>(input.audio_token), places);
-  const std::int64_t rows = features_->row_floats() / input.mel_bins / input.frames_per_token;
+  const std::int64_t rows = shape.windows * shape.frames / input.frames_per_token;
   std::int64_t next = row * rows;
   for (std::int64_t t = row * batch.seq; t < (row + 1) * batch.seq; ++t) {
     if (batch.input_ids[static_cast<std::size_t>(t)] != input.audio_token) continue;
@@ -178,8 +194,11 @@ void SpeechSource::fill_row(Batch& batch, std::int64_t row, std::int64_t sample)
   }
 }
 
-void SpeechSource::complete(Batch& batch) const {
-  batch.audio_features.assign(static_cast<std::size_t>(batch.rows * features_->row_floats()), 0.0f);
+void SpeechSource::complete(Batch& batch, const RowShape& shape) const {
+  const std::int64_t floats = shape.windows * shape.frames * features_->input().mel_bins;
+  batch.audio_features.assign(static_cast<std::size_t>(batch.rows * floats), 0.0f);
+  if (features_->input().masks_padding)
+    batch.audio_lengths.assign(static_cast<std::size_t>(batch.rows * shape.windows), 0);
   if (features_->input().audio_token >= 0) batch.audio_rows.assign(static_cast<std::size_t>(batch.tokens()), -1);
   const std::size_t rows = batch.samples.size();
   std::vector<std::exception_ptr> failures(rows);
@@ -187,7 +206,7 @@ void SpeechSource::complete(Batch& batch) const {
   const auto work = [&] {
     for (std::size_t r = next++; r < rows; r = next++) {
       try {
-        fill_row(batch, static_cast<std::int64_t>(r), batch.samples[r]);
+        fill_row(batch, shape, static_cast<std::int64_t>(r), batch.samples[r]);
       } catch (...) {
         failures[r] = std::current_exception();
       }
@@ -220,10 +239,12 @@ SpeechData open_speech(const RunConfig& config, const std::string& key, const To
                              : *std::min_element(options.features.speeds.begin(), options.features.speeds.end());
   std::vector<Utterance> kept;
   std::vector<EncodedSample> samples;
+  std::vector<SpeechSize> sizes;
   double seconds = 0;
   for (Utterance& utterance : read_all(config, key, input.audio_token >= 0, report)) {
+    SpeechSize size;
     try {
-      samples.push_back(encode_utterance(utterance, prompt, *features, shape, slowest));
+      samples.push_back(encode_utterance(utterance, prompt, *features, shape, slowest, size));
     } catch (Error& error) {
       if (!config.skip_bad_samples) throw error.at(utterance.where);
       --report.samples;  // it was one when the manifest was read
@@ -235,6 +256,7 @@ SpeechData open_speech(const RunConfig& config, const std::string& key, const To
     report.tokens += static_cast<std::int64_t>(samples.back().ids.size());
     report.targets += count_targets(samples.back());
     seconds += utterance.duration;
+    sizes.push_back(size);
     kept.push_back(std::move(utterance));
   }
   const double heard = features->window_seconds() * static_cast<double>(shape.audio_windows * kept.size());
@@ -248,8 +270,9 @@ SpeechData open_speech(const RunConfig& config, const std::string& key, const To
       source.model->vocab_size(), hasher.value());
   for (const EncodedSample& sample : samples) writer.add(sample);
   writer.finish(report);
-  return {TokenData::from_memory(std::move(bytes), "speech manifest"),
-          std::make_shared<const SpeechSource>(std::move(features), std::move(kept), std::move(options))};
+  return {
+      TokenData::from_memory(std::move(bytes), "speech manifest"),
+      std::make_shared<const SpeechSource>(std::move(features), std::move(kept), std::move(options), std::move(sizes))};
 }
 
 }  // namespace convoy

@@ -24,10 +24,10 @@ SpeechErrors& SpeechErrors::operator+=(const SpeechErrors& other) {
 GeneratorRoom prediction_room(const RunConfig& config, const ModelSource& source, const TrainShape& shape) {
   GeneratorRoom room;
   room.dtype = source.dtype;
-  room.max_length = shape.seq;
+  room.max_length = sequence_length(config, *source.model);  // not a bucket's
   room.batch = config.per_device_eval_batch_size;
   room.beams = config.generation_num_beams;
-  room.audio_windows = shape.audio_windows;
+  room.audio_windows = source.model->audio()->audio_token < 0 ? 1 : config.audio_windows;
   room.cache = !shape.has_own_memory;
   return room;
 }

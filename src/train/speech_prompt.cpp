@@ -120,14 +120,15 @@ void SpeechFeatures::write(std::span<const float> samples, std::span<float> row,
   }
 }
 
-void SpeechFeatures::write(const Features& window, std::span<float> row) const {
-  check(window.bins == input_.mel_bins && static_cast<std::int64_t>(row.size()) >= window_floats(),
+void SpeechFeatures::write(const Features& window, std::span<float> row, std::int64_t frames) const {
+  if (frames == 0) frames = frames_;
+  check(window.bins == input_.mel_bins && static_cast<std::int64_t>(row.size()) >= frames * window.bins,
         "features of another shape");
-  const std::int64_t frames = std::min(window.frames, frames_);
+  const std::int64_t given = std::min(window.frames, frames);
   for (std::int64_t m = 0; m < window.bins; ++m) {
     const float* from = window.values.data() + m * window.frames;
-    for (std::int64_t t = 0; t < frames_; ++t)
-      row[static_cast<std::size_t>(t * window.bins + m)] = t < frames ? from[t] : window.silence;
+    for (std::int64_t t = 0; t < frames; ++t)
+      row[static_cast<std::size_t>(t * window.bins + m)] = t < given ? from[t] : window.silence;
   }
 }
 

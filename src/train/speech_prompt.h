@@ -63,8 +63,9 @@ class SpeechFeatures {
   // `change` sees each window before that.
   void write(std::span<const float> samples, std::span<float> row,
              const std::function<void(Features& window, std::int64_t index)>& change = {}) const;
-  // The same of a clip of one window, whose frames of silence at the end may be missing.
-  void write(const Features& window, std::span<float> row) const;
+  // The same of a clip of one window, whose frames of silence at the end may be missing. `frames`: of the window; 0: as
+  // many as planned.
+  void write(const Features& window, std::span<float> row, std::int64_t frames = 0) const;
   const AudioInput& input() const { return input_; }
   const LogMelConfig& log_mel_config() const { return log_mel_.config(); }
   std::int64_t frames() const { return frames_; }

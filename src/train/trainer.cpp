@@ -117,7 +117,7 @@ void Trainer::resume(const std::filesystem::path& checkpoint) {
 }
 
 double Trainer::epoch_position() const {
-  const double rows = static_cast<double>(options_.steps_per_epoch * options_.rows_per_step);
+  const auto rows = static_cast<double>(options_.rows_per_epoch);
   return static_cast<double>(state_.data.epoch) +
          (rows > 0 ? std::min(1.0, static_cast<double>(state_.data.position) / rows) : 0.0);
 }

@@ -86,8 +86,9 @@ struct TrainerOptions {
   std::function<std::vector<std::pair<std::string, double>>()> predict;
   std::string version;  // of the program, into the checkpoints
   std::uint64_t data_seed = 0;
-  std::string data_fingerprint;  // of the tokens and how rows are made of them
-  std::int64_t rows_per_step = 1;
+  std::string data_fingerprint;    // of the tokens and how rows are made of them
+  std::int64_t rows_per_step = 1;  // at most, where steps differ
+  std::int64_t rows_per_epoch = 0;
   std::optional<int> save_total_limit;
   bool save_only_model = false;
   bool save_beside = true;      // write checkpoints while training goes on

@@ -199,6 +199,7 @@ void Transcriber::transcribe(const std::function<std::optional<Clip>()>& next,
     std::vector<GenerationPrompt> prompts;
     for (Window& window : windows) {
       window.prompt.features = window.features;
+      window.prompt.sound = features_.log_mel_config().valid_frames(window.end - window.begin);
       prompts.push_back(window.prompt);
     }
     generation_.rule = [&](std::size_t text, std::span<const std::int32_t> made, std::span<float> logits) {

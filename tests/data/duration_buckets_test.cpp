@@ -1,4 +1,4 @@
-#include "audio/duration_buckets.h"
+#include "data/duration_buckets.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

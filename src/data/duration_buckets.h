@@ -56,6 +56,9 @@ class DurationBuckets {
   // Chooses the buckets' lengths so that these samples are padded least. Throws a usage error for options out of range,
   // and a data error for a sample that exceeds the budget (or fixed_length).
   DurationBuckets(std::span<const std::int64_t> lengths, const BucketOptions& options);
+  // With buckets that are chosen already, by rising length. Of the options, ranks, accumulation, seed and shuffle
+  // count.
+  DurationBuckets(std::span<const std::int64_t> lengths, std::vector<BucketShape> shapes, const BucketOptions& options);
 
   const std::vector<BucketShape>& shapes() const { return shapes_; }  // by rising length
   const BucketOptions& options() const { return options_; }

@@ -1,10 +1,11 @@
-#include "audio/duration_buckets.h"
+#include "data/duration_buckets.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
 #include "base/random.h"
@@ -81,8 +82,12 @@ void check_options(const BucketOptions& options) {
          fmt::format("{} buckets are asked for, not 1 to 64", options.buckets));
   demand(options.multiple >= 1, fmt::format("lengths are to be multiples of {}", options.multiple));
   demand(options.max_rows >= 0 && options.fixed_length >= 0, "max_rows and fixed_length are not negative");
-  demand(options.world >= 1 && options.accumulation >= 1,
-         fmt::format("{} ranks with {} micro-batches each", options.world, options.accumulation));
+}
+
+void check_group(const BucketOptions& options) {
+  if (options.world >= 1 && options.accumulation >= 1) return;
+  throw usage_error(fmt::format("{} ranks with {} micro-batches each", options.world, options.accumulation))
+      .mend("give a positive number");
 }
 
 }  // namespace
@@ -105,6 +110,7 @@ std::string PaddingReport::text() const {
 DurationBuckets::DurationBuckets(std::span<const std::int64_t> lengths, const BucketOptions& options)
     : lengths_(lengths.begin(), lengths.end()), options_(options) {
   check_options(options);
+  check_group(options);
   if (lengths.empty())
     throw data_error("there are no samples to put into batches").mend("check the manifest and the limits");
   const std::int64_t most = options.fixed_length > 0 ? options.fixed_length : options.budget;
@@ -125,6 +131,17 @@ DurationBuckets::DurationBuckets(std::span<const std::int64_t> lengths, const Bu
     std::int64_t rows = std::max<std::int64_t>(1, options.budget / length);
     if (options.max_rows > 0) rows = std::min(rows, options.max_rows);
     shapes_.push_back({length, rows});
+  }
+}
+
+DurationBuckets::DurationBuckets(std::span<const std::int64_t> lengths, std::vector<BucketShape> shapes,
+                                 const BucketOptions& options)
+    : lengths_(lengths.begin(), lengths.end()), options_(options), shapes_(std::move(shapes)) {
+  check_group(options);
+  check(!shapes_.empty(), "no buckets");
+  for (std::size_t b = 0; b < shapes_.size(); ++b) {
+    check(shapes_[b].rows >= 1 && shapes_[b].length > (b == 0 ? 0 : shapes_[b - 1].length),
+          "buckets without rows, or not by rising length");
   }
 }
 
