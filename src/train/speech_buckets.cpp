@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <set>
 
 #include "base/error.h"
@@ -26,19 +25,21 @@ double seconds(std::int64_t frames) {
   return static_cast<double>(frames) / kFramesPerSecond;
 }
 
-// Numbers of duration_buckets.
-std::vector<double> numbers(const RunConfig& config) {
-  std::vector<double> made;
-  for (const std::string& text : config.duration_buckets) {
-    char* end = nullptr;
-    made.push_back(std::strtod(text.c_str(), &end));
-    if (text.empty() || *end != '\0' || !std::isfinite(made.back()) || made.back() <= 0 ||
-        (made.size() > 1 && made.back() <= made[made.size() - 2]))
-      throw usage_error(fmt::format("duration_buckets: '{}' is no duration after those before it", text))
+// A number of buckets, or their bounds.
+std::vector<double> given_numbers(const RunConfig& config) {
+  const std::string remedy =
+      "give a number of buckets, such as 6, or their bounds in rising seconds, such as 4,8,16,30";
+  const std::vector<double> given = numbers_of(config, "duration_buckets", config.duration_buckets, remedy);
+  double before = 0;
+  for (const double number : given) {
+    if (number <= before) {
+      throw usage_error(fmt::format("duration_buckets: {} is not above {}", number, before))
           .at(config.source_of("duration_buckets"))
-          .mend("give a number of buckets, such as 6, or their bounds in rising seconds, such as 4,8,16,30");
+          .mend(remedy);
+    }
+    before = number;
   }
-  return made;
+  return given;
 }
 
 // A length of frames as windows hold it.
@@ -173,7 +174,7 @@ std::string SpeechBuckets::text(std::span<const SpeechSize> sizes, std::span<con
 SpeechBuckets choose_buckets(const RunConfig& config, const AudioInput& input, const TrainShape& shape,
                              std::span<const SpeechSize> sizes) {
   if (sizes.empty()) throw data_error("there are no recordings to put into buckets").mend("check the manifests");
-  const std::vector<double> given = numbers(config);
+  const std::vector<double> given = given_numbers(config);
   std::vector<std::int64_t> lengths = given.size() == 1 ? chosen_lengths(sizes, input, given.front(), config)
                                                         : given_lengths(sizes, input, given, config);
   std::set<std::int64_t> needed;  // those that are the first with room for some sample

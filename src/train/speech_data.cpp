@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <exception>
+#include <sstream>
 #include <thread>
 
 #include "audio/manifest.h"
@@ -90,14 +91,7 @@ SpeechSourceOptions source_options(const RunConfig& config, bool training) {
   if (config.audio_cache) made.features.cache = *config.audio_cache;
   if (!training) return made;
   made.features.seed = static_cast<std::uint64_t>(config.data_seed.value_or(config.seed));
-  for (const std::string& speed : config.audio_speeds) {
-    char* end = nullptr;
-    made.features.speeds.push_back(std::strtod(speed.c_str(), &end));
-    if (speed.empty() || *end != '\0')
-      throw usage_error(fmt::format("'{}' is no speed", speed))
-          .at(config.source_of("audio_speeds"))
-          .mend("give numbers, such as 0.9,1,1.1");
-  }
+  made.features.speeds = numbers_of(config, "audio_speeds", config.audio_speeds, "give numbers, such as 0.9,1,1.1");
   SpecAugmentConfig& masks = made.features.spec_augment;
   masks.mask_time_prob = config.mask_time_prob;
   masks.mask_time_length = static_cast<int>(config.mask_time_length);
@@ -221,6 +215,22 @@ void SpeechSource::complete(Batch& batch, const RowShape& shape) const {
     if (failure) std::rethrow_exception(failure);
   }
   batch.target_count = std::count_if(batch.targets.begin(), batch.targets.end(), [](auto t) { return t >= 0; });
+}
+
+std::vector<double> numbers_of(const RunConfig& config, const std::string& key, const std::vector<std::string>& items,
+                               const std::string& remedy) {
+  std::vector<double> numbers;
+  for (const std::string& item : items) {
+    std::istringstream parts(item + ",");
+    for (std::string part; std::getline(parts, part, ',');) {
+      char* end = nullptr;
+      numbers.push_back(std::strtod(part.c_str(), &end));
+      if (part.empty() || *end != '\0' || !std::isfinite(numbers.back())) {
+        throw usage_error(fmt::format("{}: '{}' is no number", key, part)).at(config.source_of(key)).mend(remedy);
+      }
+    }
+  }
+  return numbers;
 }
 
 SpeechData open_speech(const RunConfig& config, const std::string& key, const Tokenizer& tokenizer,

@@ -64,6 +64,11 @@ struct SpeechData {
   std::shared_ptr<const SpeechSource> source;
 };
 
+// The numbers of a setting, each in an item of its own or several with commas between them. Throws a usage error with
+// the remedy.
+std::vector<double> numbers_of(const RunConfig& config, const std::string& key, const std::vector<std::string>& items,
+                               const std::string& remedy);
+
 // Reads the manifests of a key (every kind that audio/manifest.h knows) and the headers of their recordings. A
 // recording or transcript that does not fit is a data error, or left out and counted with skip_bad_samples. train_files
 // are augmented as the settings say.
