@@ -97,6 +97,36 @@ TEST_P(Hearing, TheRecordingDecidesTheText) {
   EXPECT_EQ(same[0], same[1]);
 }
 
+// With masked padding, what stands behind the sound is not heard: neither in the encoder nor in the text.
+TEST_P(Hearing, MaskedPaddingDecidesNothing) {
+  for (const bool masked : {true, false}) {
+    Json config = tiny_config(GetParam());
+    config[kMaskAudioPadding] = masked;
+    const auto model = make_model(config, "test");
+    Heard quiet = recordings(*model, 3, 1);
+    const AudioInput input = model->audio().value();
+    const std::int64_t sound = input.frames / 2;
+    for (GenerationPrompt& prompt : quiet.prompts) {
+      prompt.sound = sound;
+      if (input.audio_token < 0) continue;
+      std::erase(prompt.ids, static_cast<std::int32_t>(input.audio_token));
+      prompt.ids.push_back(static_cast<std::int32_t>(input.audio_token));
+    }
+    Heard loud = quiet;
+    for (std::size_t i = 0; i < loud.features.size(); ++i) {
+      for (std::size_t at = static_cast<std::size_t>((sound + 2) * kMelBins); at < loud.features[i].size(); ++at)
+        loud.features[i][at] = at % 3 == 0 ? 9.0f : -9.0f;
+      loud.prompts[i].features = loud.features[i];
+      quiet.prompts[i].features = quiet.features[i];
+    }
+    for (const bool cache : {true, false}) {
+      const std::int64_t batch = cache ? 2 : 1;
+      const auto expected = run(*model, {DType::kF32, 0, batch, 1, cache, 1}, quiet);
+      EXPECT_EQ(run(*model, {DType::kF32, 0, batch, 1, cache, 1}, loud) == expected, masked) << "cache " << cache;
+    }
+  }
+}
+
 TEST_P(Hearing, RulesHoldForGreedyTextsAndBeams) {
   const auto model = make_model(tiny_config(GetParam()), "test");
   const Heard heard = recordings(*model, 4, 1);
