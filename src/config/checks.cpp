@@ -138,12 +138,9 @@ void check_buckets(const RunConfig& config) {
     throw conflict(config, config.batch_seconds ? "batch_seconds" : "duration_buckets",
                    "`duration_buckets` and `batch_seconds` need each other",
                    "give both: duration_buckets: 6 and batch_seconds: 120");
-  if (!config.batch_seconds) return;
-  for (const char* key : {"per_device_train_batch_size", "train_batch_size"}) {
-    if (config.sources.contains(key))
-      throw conflict(config, key, fmt::format("`{}` counts rows, and `batch_seconds` seconds", key),
-                     "keep one of them; without batch_seconds leave duration_buckets out too");
-  }
+  if (config.batch_seconds && config.train_batch_size)
+    throw conflict(config, "train_batch_size", "`train_batch_size` counts rows, which contradicts `batch_seconds`",
+                   "keep one of them; gradient_accumulation_steps makes a larger global batch");
 }
 
 struct Condition {
@@ -186,6 +183,7 @@ std::vector<std::string> inactive_keys(const RunConfig& config) {
       {"stage3_param_persistence_threshold", stage3, "zero_stage is not 3"},
       {"stage3_max_live_parameters", stage3, "zero_stage is not 3"},
       {"stage3_max_reuse_distance", stage3, "zero_stage is not 3"},
+      {"per_device_train_batch_size", !config.batch_seconds, "batch_seconds says how many rows a micro-batch has"},
       {"loss_scale", half, "dtype is not f16"},
       {"initial_scale_power", half && config.loss_scale == 0, "there is no dynamic loss scale"},
       {"loss_scale_window", half && config.loss_scale == 0, "there is no dynamic loss scale"},

@@ -128,6 +128,10 @@ TEST_F(Buckets, ARunGoesOnInTheMiddleOfAnEpoch) {
     ASSERT_EQ(resumed.status, 0) << resumed.output;
     EXPECT_TRUE(weights(again) == weights("whole")) << ranks;
   }
+  // The settings that the run has left are a run file of the same run.
+  const Result more = run_convoy({"train", path("whole/resolved.yaml"), "--resume_from_checkpoint", "latest",
+                                  "--max_steps", "9", "--threads", "1"});
+  EXPECT_EQ(more.status, 0) << more.output;
   const Result other = run_convoy(
       training(1, "whole", {"--resume_from_checkpoint", "latest", "--duration_buckets", "2", "--max_steps", "12"}));
   EXPECT_EQ(other.status, 2) << "other buckets are another order of the data";
@@ -152,13 +156,58 @@ TEST_F(Buckets, ThePlanIsTheRunsAndTheEvaluationTheModels) {
   EXPECT_NEAR(read_json(path("figures.json"))["eval_loss"].get<double>(), expected, 1e-5 * expected);
 }
 
+// Dropout of adapters in the encoder is keyed by the rows of every shape.
+TEST_F(Buckets, AdaptersLearnInBucketsToo) {
+  const Result base = run_convoy(training(1, "base", {"--max_steps", "1", "--eval_strategy", "no"}));
+  ASSERT_EQ(base.status, 0) << base.output;
+  const auto adapt = [&](int ranks, const std::string& output) {
+    return run_convoy({"train",
+                       "--model",
+                       path("base"),
+                       "--train_files",
+                       path("train.jsonl"),
+                       "--seq_length",
+                       "192",
+                       "--max_steps",
+                       "6",
+                       "--duration_buckets",
+                       "3",
+                       "--batch_seconds",
+                       "4",
+                       "--lora_rank",
+                       "4",
+                       "--lora_dropout",
+                       "0.2",
+                       "--target_modules",
+                       "all-linear",
+                       "--learning_rate",
+                       "1e-2",
+                       "--logging_steps",
+                       "1",
+                       "--num_processes",
+                       std::to_string(ranks),
+                       "--gradient_accumulation_steps",
+                       std::to_string(2 / ranks),
+                       "--threads",
+                       "1",
+                       "--output_dir",
+                       path(output)});
+  };
+  for (const int ranks : {1, 2}) {
+    const Result result = adapt(ranks, "adapter" + std::to_string(ranks));
+    ASSERT_EQ(result.status, 0) << result.output;
+    EXPECT_THAT(result.output, HasSubstr("3 duration buckets: "));
+  }
+  EXPECT_EQ(figures("adapter2", "loss"), figures("adapter1", "loss"));
+}
+
 TEST_F(Buckets, RefusesWhatContradictsIt) {
   const auto refused = [&](const std::vector<std::string>& more, const std::string& why) {
     const Result result = run_convoy(training(1, "refused", more));
     EXPECT_EQ(result.status, 2) << result.output;
     EXPECT_THAT(result.output, HasSubstr(why));
   };
-  refused({"--per_device_train_batch_size", "4"}, "counts rows, and `batch_seconds` seconds");
+  refused({"--train_batch_size", "4"}, "counts rows, which contradicts `batch_seconds`");
   refused({"--batch_seconds", "0.5"}, "batch_seconds 0.5 is less than a row");
   const std::vector<std::string> text = {
       "train",

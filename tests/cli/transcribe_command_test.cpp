@@ -91,6 +91,20 @@ TEST_F(Transcribe, WritesTextSubtitlesAndJson) {
   EXPECT_EQ(json["segments"].size(), 1U);
 }
 
+// Windows as long as the recordings in training; transcribe knows of it by the model's configuration.
+TEST_F(Transcribe, AModelThatMasksPaddingSaysTheSame) {
+  const Result trained =
+      run_convoy(training("masked", {"--save_strategy", "no", "--mask_audio_padding", "--duration_buckets", "2",
+                                     "--batch_seconds", "2", "--validation_files", path("m.jsonl"), "--eval_strategy",
+                                     "steps", "--eval_steps", "150", "--predict_with_generate"}));
+  ASSERT_EQ(trained.status, 0) << trained.output;
+  EXPECT_THAT(trained.output, HasSubstr("2 duration buckets: "));
+  EXPECT_THAT(trained.output, HasSubstr("wer 0.00"));
+  EXPECT_EQ(run_convoy({"transcribe", "--model", path("masked"), "--threads", "1", path("m.jsonl")}).status, 0);
+  for (const auto& [file, text] : {std::pair{"high.wav", "high\n"}, std::pair{"low.flac", "low\n"}})
+    EXPECT_EQ(run_convoy({"transcribe", "--model", path("masked"), "--threads", "1", path(file)}).output, text);
+}
+
 TEST_F(Transcribe, ManifestsAreCompared) {
   const Result all = transcribe({path("m.jsonl"), "--metrics", path("metrics.json")});
   EXPECT_EQ(all.status, 0);
