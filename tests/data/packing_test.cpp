@@ -12,6 +12,11 @@
 namespace convoy {
 namespace {
 
+// The plan's first rows, and empty ones behind them.
+Batch batch_of(const TokenData& data, const RowPlan& plan, std::int64_t epoch, std::int64_t rows, TokenId pad) {
+  return make_batch(data, plan, epoch, {0, std::min(rows, plan.rows()), rows, plan.row_length}, pad);
+}
+
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -140,7 +145,7 @@ TEST(Batch, ByHand) {
   second.trained[1] = 0;
   const auto data = data_of({trained(0, 7), second});
   const RowPlan packed = plan(*data, rows_of(4, RowMode::kPack));
-  const Batch batch = make_batch(*data, packed, 2, 0, 4, 9);
+  const Batch batch = batch_of(*data, packed, 2, 4, 9);
   // Document 0 becomes [0, 4) and [4, 6), whose last targets are tokens 4 and 6; document 1 does not fit beside them.
   EXPECT_THAT(batch.input_ids, ElementsAre(0, 1, 2, 3, 4, 5, 9, 9, 1000, 1001, 1002, 9, 9, 9, 9, 9));
   EXPECT_THAT(batch.targets, ElementsAre(1, 2, 3, 4, 5, 6, -1, -1, -1, 1002, -1, -1, -1, -1, -1, -1));
@@ -157,7 +162,7 @@ TEST(Batch, CrossDocument) {
   const auto data = data_of({trained(0, 3), trained(1, 4)});
   RowOptions options = rows_of(4, RowMode::kConcat);
   options.cross_document_attention = true;
-  const Batch batch = make_batch(*data, plan(*data, options), 0, 0, 2, 9);
+  const Batch batch = batch_of(*data, plan(*data, options), 0, 2, 9);
   EXPECT_THAT(batch.input_ids, ElementsAre(0, 1, 2, 1000, 1001, 1002, 1003, 9));
   EXPECT_THAT(batch.targets, ElementsAre(1, 2, 1000, 1001, 1002, 1003, -1, -1));
   EXPECT_THAT(batch.positions, ElementsAre(0, 1, 2, 3, 0, 1, 2, 0));
@@ -174,7 +179,7 @@ TEST(Batch, Properties) {
     for (const std::int64_t length : {5, 16, 64, 100}) {
       for (const RowMode mode : {RowMode::kPack, RowMode::kPad, RowMode::kConcat}) {
         const RowPlan all = plan(*data, rows_of(length, mode));
-        const Batch batch = make_batch(*data, all, 0, 0, all.rows(), 0);
+        const Batch batch = batch_of(*data, all, 0, all.rows(), 0);
         std::multiset<std::int32_t> seen;
         std::set<std::uint64_t> keys;
         std::int64_t tokens = 0;
@@ -215,7 +220,7 @@ TEST(Batch, TruncatedRowsEndWithoutTarget) {
   const std::vector<EncodedSample> samples = random_samples(5, 60, 70);
   const auto data = data_of(samples);
   const RowPlan all = plan(*data, rows_of(16, RowMode::kPad, Overlong::kTruncate));
-  const Batch batch = make_batch(*data, all, 0, 0, all.rows(), 0);
+  const Batch batch = batch_of(*data, all, 0, all.rows(), 0);
   std::int64_t count = 0;
   for (std::size_t i = 0; i < batch.targets.size(); ++i) {
     if (i % 16 == 15) {
