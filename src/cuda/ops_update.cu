@@ -197,7 +197,7 @@ __device__ void update_one(const Rule& rule, const StepNumbers& s, float gradien
 template <typename T, typename M>
 struct Targets {
   static constexpr int kMost = 48;
-  static constexpr std::int64_t kChunk = 65536;  // elements of a block of threads
+  static constexpr std::int64_t kChunk = 16384;  // elements of a block of threads: few, so that small models fill the card
   struct One {
     T* weight;
     const float* gradient;

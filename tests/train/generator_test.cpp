@@ -43,6 +43,7 @@ TEST_P(Families, TextsWithCacheEqualThoseWithout) {
     }
     const auto model = make_model(config, "test");
     for (const DType dtype : {DType::kF32, DType::kF64}) {
+      if (dtype == DType::kF64 && !device_->host_memory()) continue;  // GPUs train and generate in f32 at most
       Generator whole(*device_, *model, dtype, 48, 1, false);
       Generator one(*device_, *model, dtype, 48);
       Generator several(*device_, *model, dtype, 48, 3);
