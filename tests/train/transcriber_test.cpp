@@ -20,6 +20,7 @@ const std::vector<std::string>& specials() {
                                      "<|transcribe|>",     "<|notimestamps|>",      "<|user|>", "<|assistant|>",
                                      "<|begin_of_audio|>", "<|end_of_audio|>",      "<|pad|>"};
     for (int i = 0; i <= 50; ++i) made.push_back(fmt::format("<|{:.2f}|>", 0.02 * i));
+    made.insert(made.end(), {"<|nospeech|>", "<|startofprev|>"});
     return made;
   }();
   return all;
@@ -110,8 +111,10 @@ class Transcribing : public ::testing::TestWithParam<std::string> {
           ++done;
         });
     EXPECT_EQ(done, clips.size());
+    counts_ = transcriber.counts();
     return made;
   }
+  TranscriberCounts counts_;  // of the last call
   const std::unique_ptr<Device> device_ = testing::test_device();
 };
 
@@ -188,6 +191,167 @@ TEST_P(WhisperTranscribing, TimesRiseAndTheWholeIsHeard) {
     EXPECT_LE(cue.end, 3.3 + 1e-9);
     last = cue.start;
   }
+}
+
+std::vector<std::string> texts(const std::vector<Transcript>& transcripts) {
+  std::vector<std::string> all;
+  for (const Transcript& each : transcripts) all.push_back(each.text);
+  return all;
+}
+
+TEST_P(Transcribing, WhatIsDrawnDependsOnTheRecordingAndTheSeedAlone) {
+  const double window = GetParam() == "whisper" ? 1 : 4;
+  const std::vector<Clip> clips = {{tone(2.3 * window, 500)}, {tone(0.4, 300)}, {tone(window, 700)}};
+  TranscriberOptions options;
+  options.language = GetParam() == "whisper" ? "en" : "";
+  options.fallback.temperatures = {0.7};
+  options.scores = true;
+  options.batch = 1;
+  const auto one = texts(transcribe(clips, options));
+  EXPECT_EQ(texts(transcribe(clips, options)), one);
+  options.batch = 4;
+  options.beams = 2;  // no search where something is drawn
+  EXPECT_EQ(texts(transcribe(clips, options)), one);
+  EXPECT_EQ(texts(transcribe({clips[2], clips[0]}, options)), (std::vector<std::string>{one[2], one[0]}));
+  options.fallback.seed = 43;
+  EXPECT_NE(texts(transcribe(clips, options)), one);
+  options.fallback.temperatures = {0};
+  EXPECT_NE(texts(transcribe(clips, options)), one);
+}
+
+TEST_P(Transcribing, ATextThatFailsIsDecodedAgainAtTheNextTemperature) {
+  const double window = GetParam() == "whisper" ? 1 : 4;
+  const std::vector<Clip> clips = {{tone(2.3 * window, 500)}, {tone(0.4, 300)}};
+  TranscriberOptions options;
+  options.language = GetParam() == "whisper" ? "en" : "";
+  options.scores = true;
+  const auto greedy = transcribe(clips, options);
+  ASSERT_FALSE(greedy[1].scores.empty());
+  const double sure = greedy[1].scores[0].avg_logprob;
+  EXPECT_EQ(counts_.windows, 4);
+  EXPECT_EQ(counts_.again, 0);
+  EXPECT_EQ(greedy[1].scores[0].temperature, 0);
+  EXPECT_LT(sure, 0);
+  EXPECT_DOUBLE_EQ(greedy[1].scores[0].compression_ratio, compression_ratio(greedy[1].text));
+
+  options.fallback.temperatures = {0, 0.4, 0.9};
+  options.fallback.logprob_threshold = sure - 1e-6;
+  EXPECT_EQ(transcribe({clips[1]}, options)[0].text, greedy[1].text);
+  EXPECT_EQ(counts_.again, 0);
+  options.fallback.logprob_threshold = 1;
+  const auto failed = transcribe(clips, options);
+  EXPECT_EQ(counts_.again, 4);
+  for (const Transcript& each : failed) {
+    EXPECT_EQ(each.scores.size(), each.segments.size());
+    for (const WindowScore& score : each.scores) EXPECT_EQ(score.temperature, 0.9);
+  }
+  // The last attempt draws what it would draw had there been none before but two.
+  options.fallback.logprob_threshold.reset();
+  options.fallback.compression_ratio_threshold = 0;
+  EXPECT_EQ(texts(transcribe(clips, options)), texts(failed));
+  options.fallback.best_of = 4;
+  options.fallback.temperatures = {0.9};
+  const auto best = transcribe({clips[1]}, options);
+  options.fallback.best_of = 1;
+  const auto first = transcribe({clips[1]}, options);
+  EXPECT_GE(best[0].scores.at(0).avg_logprob, first[0].scores.at(0).avg_logprob);
+  EXPECT_NE(best[0].text, first[0].text);
+}
+
+TEST_P(WhisperTranscribing, WindowsWithoutSpeechAreLeftOut) {
+  const std::vector<Clip> clips = {{tone(2.3, 500), "en"}, {tone(0.4, 300), ""}};
+  for (const bool timestamps : {false, true}) {
+    TranscriberOptions options;
+    options.timestamps = timestamps;
+    const auto plain = transcribe(clips, options);
+    options.scores = true;
+    const auto scored = transcribe(clips, options);
+    EXPECT_EQ(texts(scored), texts(plain)) << "what is asked on the way changes nothing";
+    for (const Transcript& each : scored) {
+      for (const WindowScore& score : each.scores) {
+        ASSERT_TRUE(score.no_speech_prob);
+        EXPECT_GT(*score.no_speech_prob, 0);
+        EXPECT_LT(*score.no_speech_prob, 0.5);
+      }
+    }
+    options.fallback.no_speech_threshold = 0;
+    options.fallback.logprob_threshold = -1000;
+    EXPECT_EQ(texts(transcribe(clips, options)), texts(plain)) << "a text that the model is sure of is speech";
+    EXPECT_EQ(counts_.silent, 0);
+    options.fallback.logprob_threshold = 1;
+    options.fallback.temperatures = {0, 1};
+    for (const Transcript& each : transcribe(clips, options)) {
+      EXPECT_EQ(each.text, "");
+      EXPECT_TRUE(each.segments.empty());
+    }
+    EXPECT_EQ(counts_.windows, 4);
+    EXPECT_EQ(counts_.silent, 4);
+    EXPECT_EQ(counts_.again, 0) << "silence is no failure";
+    options.fallback.no_speech_threshold = 0.999;
+    transcribe(clips, options);
+    EXPECT_EQ(counts_.silent, 0);
+  }
+}
+
+TEST_P(WhisperTranscribing, EarlierTextLeadsTheNextWindow) {
+  const std::vector<Clip> clips = {{tone(2.6, 500)}, {tone(1.7, 300)}};
+  for (const bool timestamps : {false, true}) {
+    TranscriberOptions options;
+    options.language = "en";
+    options.timestamps = timestamps;
+    options.scores = true;
+    const auto plain = transcribe(clips, options);
+    options.condition_on_prev = true;
+    options.batch = 1;
+    const auto led = transcribe(clips, options);
+    EXPECT_EQ(led[0].segments.at(0).text, plain[0].segments.at(0).text);
+    EXPECT_NE(texts(led), texts(plain));
+    options.batch = 2;
+    EXPECT_EQ(texts(transcribe(clips, options)), texts(led));
+    options.initial_prompt = " a name";
+    const auto prompted = transcribe(clips, options);
+    EXPECT_NE(prompted[0].segments.at(0).text, plain[0].segments.at(0).text);
+    options.condition_on_prev = false;
+    const auto first = transcribe(clips, options);
+    EXPECT_EQ(first[0].segments.at(0).text, prompted[0].segments.at(0).text);
+    if (!timestamps) {
+      EXPECT_EQ(first[0].segments.at(1).text, plain[0].segments.at(1).text);
+    }
+    // What was drawn at more than 0.5 leads nobody.
+    options.initial_prompt = "";
+    options.fallback.temperatures = {0.7};
+    const auto drawn = transcribe(clips, options);
+    options.condition_on_prev = true;
+    EXPECT_EQ(texts(transcribe(clips, options)), texts(drawn));
+  }
+}
+
+TEST(Transcribers, WhatAModelHasNoPlaceForIsRefused) {
+  const auto device = testing::test_device();
+  const auto refused = [&](const std::string& family, const TranscriberOptions& options, const std::string& what) {
+    const Json json = config(family);
+    const auto model = make_model(json, "test");
+    try {
+      const Transcriber transcriber(*device, *model, tokenizer(), json, json, "test", options);
+      ADD_FAILURE() << what;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(what), std::string::npos) << error.what();
+    }
+  };
+  TranscriberOptions options;
+  options.fallback.no_speech_threshold = 0.6;
+  refused("glmasr", options, "no token for silence");
+  options = {};
+  options.condition_on_prev = true;
+  refused("glmasr", options, "no place for what was said before");
+  options = {};
+  options.initial_prompt = "a name";
+  refused("glmasr", options, "no place for what was said before");
+  options = {};
+  options.fallback.temperatures = {-1};
+  refused("whisper", options, "temperature");
+  options.fallback.temperatures = {};
+  refused("whisper", options, "temperature");
 }
 
 INSTANTIATE_TEST_SUITE_P(Whisper, WhisperTranscribing, ::testing::Values("whisper"));
