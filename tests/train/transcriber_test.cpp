@@ -235,7 +235,7 @@ TEST_P(Transcribing, ATextThatFailsIsDecodedAgainAtTheNextTemperature) {
   EXPECT_DOUBLE_EQ(greedy[1].scores[0].compression_ratio, compression_ratio(greedy[1].text));
 
   options.fallback.temperatures = {0, 0.4, 0.9};
-  options.fallback.logprob_threshold = sure - 1e-6;
+  options.fallback.logprob_threshold = sure - 1e-3;
   EXPECT_EQ(transcribe({clips[1]}, options)[0].text, greedy[1].text);
   EXPECT_EQ(counts_.again, 0);
   options.fallback.logprob_threshold = 1;
@@ -251,11 +251,14 @@ TEST_P(Transcribing, ATextThatFailsIsDecodedAgainAtTheNextTemperature) {
   EXPECT_EQ(texts(transcribe(clips, options)), texts(failed));
   options.fallback.best_of = 4;
   options.fallback.temperatures = {0.9};
-  const auto best = transcribe({clips[1]}, options);
+  const auto best = transcribe(clips, options);
   options.fallback.best_of = 1;
-  const auto first = transcribe({clips[1]}, options);
-  EXPECT_GE(best[0].scores.at(0).avg_logprob, first[0].scores.at(0).avg_logprob);
-  EXPECT_NE(best[0].text, first[0].text);
+  const auto first = transcribe(clips, options);
+  EXPECT_NE(texts(best), texts(first));
+  for (std::size_t i = 0; i < clips.size(); ++i) {
+    for (std::size_t w = 0; w < first[i].scores.size(); ++w)
+      EXPECT_GE(best[i].scores.at(w).avg_logprob, first[i].scores[w].avg_logprob - 1e-3);
+  }
 }
 
 TEST_P(WhisperTranscribing, WindowsWithoutSpeechAreLeftOut) {
