@@ -216,6 +216,37 @@ TEST_P(SpeechEvaluation, EveryNumberOfRanksSeesTheSame) {
   }
 }
 
+TEST_P(SpeechEvaluation, OptionsOfWhisperAreWhispers) {
+  const Result trained = train("options", 1, {"--max_steps", "40"});
+  ASSERT_EQ(trained.status, 0) << trained.output;
+  const auto transcribe = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"transcribe", path("tone0.wav"), "--model", name("options"), "--threads",
+                                      "1",          "--output",        "json"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_convoy(words);
+  };
+  const Result silence = transcribe({"--no_speech_threshold", "0", "--logprob_threshold", "1"});
+  if (GetParam() == "whisper") {
+    ASSERT_EQ(silence.status, 0) << silence.output;
+    EXPECT_TRUE(parse_json(silence.output, "output")["segments"].empty());
+    const Json heard = parse_json(transcribe({"--logprob_threshold", "none", "--no_speech_threshold", "1"}).output, "");
+    const Json& segment = heard["segments"].at(0);
+    EXPECT_GE(segment["no_speech_prob"].get<double>(), 0.0);
+    EXPECT_LT(segment["no_speech_prob"].get<double>(), 0.5);
+    return;
+  }
+  EXPECT_EQ(silence.status, 2);
+  EXPECT_THAT(silence.output, HasSubstr("no token for silence"));
+  EXPECT_THAT(transcribe({"--condition_on_prev_tokens"}).output, HasSubstr("no place for what was said before"));
+  // Thresholds of the text are any model's, where they are asked for.
+  const Json plain = parse_json(transcribe({"--logprob_threshold", "1"}).output, "")["segments"].at(0);
+  EXPECT_EQ(plain["temperature"], 0.0);
+  EXPECT_TRUE(plain["no_speech_prob"].is_null());
+  const Json drawn =
+      parse_json(transcribe({"--logprob_threshold", "1", "--temperature", "0,0.1"}).output, "")["segments"].at(0);
+  EXPECT_EQ(drawn["temperature"], 0.1);
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, SpeechEvaluation, ::testing::Values("whisper", "glmasr"),
                          [](const auto& test) { return test.param; });
 
