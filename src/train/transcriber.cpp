@@ -237,10 +237,10 @@ void Transcriber::decode(std::span<Window* const> windows, std::size_t attempt) 
     const std::span<GeneratedText> texts = std::span(made).subspan(static_cast<std::size_t>(w) * drawn, drawn);
     GeneratedText& best = *std::max_element(
         texts.begin(), texts.end(), [&](const auto& one, const auto& other) { return mean(one) < mean(other); });
-    window.said = std::move(best.tokens);
-    if (!options_.scores) return;
     window.score.temperature = temperature;
     window.score.avg_logprob = mean(best);
+    window.said = std::move(best.tokens);
+    if (!options_.scores) return;
     window.score.compression_ratio = compression_ratio(text_of(transcript_of(window, window.said)));
     window.verdict = judge(window.score, options_.fallback);
   });

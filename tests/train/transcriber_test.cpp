@@ -82,6 +82,19 @@ std::vector<float> tone(double seconds, double hertz) {
   return samples;
 }
 
+void set_weights(ParameterStore& store, const Model& model) {
+  store.initialize(3);
+  // The output's rows are moved apart, so that something else than one token is said.
+  for (std::size_t p = 0; p < model.parameters().size(); ++p) {
+    const Parameter& parameter = model.parameters()[p];
+    if (parameter.init_std == 0) continue;
+    std::vector<float> values(static_cast<std::size_t>(parameter.shape.numel()));
+    initialize(parameter, p, 3, values);
+    for (float& value : values) value *= 8;
+    store.set_rows(p, 0, DType::kF32, std::as_bytes(std::span(values)));
+  }
+}
+
 class Transcribing : public ::testing::TestWithParam<std::string> {
  protected:
   std::vector<Transcript> transcribe(const std::vector<Clip>& clips, TranscriberOptions options = {}) {
@@ -89,16 +102,7 @@ class Transcribing : public ::testing::TestWithParam<std::string> {
     const Json json = config(GetParam());
     const auto model = make_model(json, "test");
     Transcriber transcriber(*device_, *model, tokenizer(), json, json, "test", options);
-    transcriber.store().initialize(3);
-    // The output's rows are moved apart, so that something else than one token is said.
-    for (std::size_t p = 0; p < model->parameters().size(); ++p) {
-      const Parameter& parameter = model->parameters()[p];
-      if (parameter.init_std == 0) continue;
-      std::vector<float> values(static_cast<std::size_t>(parameter.shape.numel()));
-      initialize(parameter, p, 3, values);
-      for (float& value : values) value *= 8;
-      transcriber.store().set_rows(p, 0, DType::kF32, std::as_bytes(std::span(values)));
-    }
+    set_weights(transcriber.store(), *model);
     std::vector<Transcript> made(clips.size());
     std::size_t next = 0, done = 0;
     transcriber.transcribe(
@@ -259,6 +263,39 @@ TEST_P(Transcribing, ATextThatFailsIsDecodedAgainAtTheNextTemperature) {
     for (std::size_t w = 0; w < first[i].scores.size(); ++w)
       EXPECT_GE(best[i].scores.at(w).avg_logprob, first[i].scores[w].avg_logprob - 1e-3);
   }
+}
+
+// Asking for silence on the way, or not, the figures are those of the tokens after the prompt.
+TEST_P(WhisperTranscribing, TheScoreIsTheMeanOverWhatIsSaid) {
+  TranscriberOptions options;
+  options.language = "en";
+  options.scores = true;
+  const Clip clip{tone(0.9, 440)};
+  const WindowScore score = transcribe({clip}, options)[0].scores.at(0);
+
+  const Json json = config("whisper");
+  const auto model = make_model(json, "test");
+  Generator generator(*device_, *model, {DType::kF32, 64, 1, 1, true, 1});
+  set_weights(generator.store(), *model);
+  const SpeechFeatures heard(model->audio().value(), 1, model->audio()->frames);
+  std::vector<float> features(static_cast<std::size_t>(heard.window_floats()));
+  heard.write(clip.samples, features);
+  const GenerationPrompt prompt{
+      {id("<|startoftranscript|>"), id("<|en|>"), id("<|transcribe|>"), id("<|notimestamps|>")}, features};
+  const WhisperRules rules(tokenizer(), json, id("<|endoftext|>"), false);
+  GenerationOptions how;
+  how.max_new_tokens = 20;
+  how.stop_tokens = {id("<|endoftext|>")};
+  how.sampling.temperature = 0;
+  how.sampling.vocab = tokenizer().vocab_size();
+  how.score = true;
+  how.rule = [&](std::size_t, std::span<const std::int32_t> made, std::span<float> logits) {
+    rules.apply({}, made, logits);
+  };
+  const GeneratedText text = generator.generate_from(std::span(&prompt, 1), how).at(0);
+  ASSERT_GT(text.tokens.size(), 2U);
+  EXPECT_LT(text.log_probability, -0.01);
+  EXPECT_NEAR(score.avg_logprob, text.log_probability / static_cast<double>(text.tokens.size()), 1e-4);
 }
 
 TEST_P(WhisperTranscribing, WindowsWithoutSpeechAreLeftOut) {
