@@ -24,6 +24,10 @@ void read_threshold(const Json& generation, const std::string& where, const char
   }
 }
 
+bool repeats(const WindowScore& score, const FallbackOptions& options) {
+  return options.compression_ratio_threshold && score.compression_ratio > *options.compression_ratio_threshold;
+}
+
 }  // namespace
 
 FallbackOptions whisper_fallback() {
@@ -80,9 +84,13 @@ Verdict judge(const WindowScore& score, const FallbackOptions& options) {
       options.no_speech_threshold && score.no_speech_prob && *score.no_speech_prob > *options.no_speech_threshold;
   // What the model is sure of is speech, whatever else it says.
   if (quiet && (unsure || !options.logprob_threshold)) return Verdict::kSilence;
-  const bool repeats =
-      options.compression_ratio_threshold && score.compression_ratio > *options.compression_ratio_threshold;
-  return unsure || repeats ? Verdict::kAgain : Verdict::kTaken;
+  return unsure || repeats(score, options) ? Verdict::kAgain : Verdict::kTaken;
+}
+
+bool better(const WindowScore& one, const WindowScore& other, const FallbackOptions& options) {
+  const bool again = repeats(one, options);
+  if (again != repeats(other, options)) return !again;
+  return one.avg_logprob > other.avg_logprob;
 }
 
 }  // namespace convoy

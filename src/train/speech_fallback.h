@@ -39,7 +39,9 @@ struct WindowScore {
 double compression_ratio(const std::string& text);
 
 enum class Verdict { kTaken, kAgain, kSilence };
-// kAgain at the last temperature means that nothing better is to be had.
 Verdict judge(const WindowScore& score, const FallbackOptions& options);
+// Which of two texts that failed is the lesser evil: one that does not repeat itself, then the likelier one. (Where all
+// temperatures fail, openai-whisper takes the last one's text. For a model that is unsure of everything that is noise.)
+bool better(const WindowScore& one, const WindowScore& other, const FallbackOptions& options);
 
 }  // namespace convoy

@@ -208,14 +208,14 @@ std::span<const TokenId> Transcriber::transcript_of(const Window& window, std::s
 }
 
 // Of windows that are heard together, all at one temperature.
-void Transcriber::decode(std::span<Window* const> windows, std::size_t attempt) {
-  const double temperature = options_.fallback.temperatures[attempt];
+std::vector<Transcriber::Attempt> Transcriber::decode(std::span<Window* const> windows, std::size_t number) {
+  const double temperature = options_.fallback.temperatures[number];
   const std::size_t drawn = temperature > 0 ? static_cast<std::size_t>(options_.fallback.best_of) : 1;
   std::vector<GenerationPrompt> prompts;
   for (const Window* window : windows) {
     for (std::size_t c = 0; c < drawn; ++c) {
       prompts.push_back(window->prompt);
-      const std::uint64_t name[] = {window->open->key, static_cast<std::uint64_t>(window->begin), attempt, c};
+      const std::uint64_t name[] = {window->open->key, static_cast<std::uint64_t>(window->begin), number, c};
       prompts.back().stream = hash64(std::as_bytes(std::span(name)));
     }
   }
@@ -223,13 +223,15 @@ void Transcriber::decode(std::span<Window* const> windows, std::size_t attempt) 
   generation_.search = temperature <= 0;
   generation_.rule = [&](std::size_t text, std::span<const std::int32_t> made, std::span<float> logits) {
     Window& window = *windows[text / drawn];
-    if (no_speech_ && made.empty()) window.score.no_speech_prob = std::exp(log_probability(logits, *no_speech_));
+    if (no_speech_ && made.empty()) window.no_speech_prob = std::exp(log_probability(logits, *no_speech_));
     for (TokenId id : unsaid_) logits[static_cast<std::size_t>(id)] = -std::numeric_limits<float>::infinity();
     if (rules_) rules_->apply(window.opening, made, logits);
   };
   std::vector<GeneratedText> made = generator_->generate_from(prompts, generation_);
+  std::vector<Attempt> attempts(windows.size());
   parallel_for(static_cast<std::int64_t>(windows.size()), [&](std::int64_t w) {
-    Window& window = *windows[static_cast<std::size_t>(w)];
+    const Window& window = *windows[static_cast<std::size_t>(w)];
+    Attempt& attempt = attempts[static_cast<std::size_t>(w)];
     const auto mean = [&](const GeneratedText& text) {
       const std::size_t length = text.tokens.size() - std::min(window.opening.size(), text.tokens.size());
       return text.log_probability / static_cast<double>(std::max<std::size_t>(length, 1));
@@ -237,13 +239,13 @@ void Transcriber::decode(std::span<Window* const> windows, std::size_t attempt) 
     const std::span<GeneratedText> texts = std::span(made).subspan(static_cast<std::size_t>(w) * drawn, drawn);
     GeneratedText& best = *std::max_element(
         texts.begin(), texts.end(), [&](const auto& one, const auto& other) { return mean(one) < mean(other); });
-    window.score.temperature = temperature;
-    window.score.avg_logprob = mean(best);
-    window.said = std::move(best.tokens);
+    attempt.score = {mean(best), 0, window.no_speech_prob, temperature};
+    attempt.said = std::move(best.tokens);
     if (!options_.scores) return;
-    window.score.compression_ratio = compression_ratio(text_of(transcript_of(window, window.said)));
-    window.verdict = judge(window.score, options_.fallback);
+    attempt.score.compression_ratio = compression_ratio(text_of(transcript_of(window, attempt.said)));
+    attempt.verdict = judge(attempt.score, options_.fallback);
   });
+  return attempts;
 }
 
 // At rising temperatures, as long as there are and what was said is not good.
@@ -251,29 +253,38 @@ void Transcriber::decode(std::vector<Window>& windows) {
   std::vector<Window*> rest;
   for (Window& window : windows) rest.push_back(&window);
   counts_.windows += static_cast<std::int64_t>(rest.size());
-  for (std::size_t attempt = 0; attempt < options_.fallback.temperatures.size() && !rest.empty(); ++attempt) {
-    if (attempt == 1) counts_.again += static_cast<std::int64_t>(rest.size());
-    decode(rest, attempt);
-    std::erase_if(rest, [](const Window* window) { return window->verdict != Verdict::kAgain; });
+  for (std::size_t number = 0; number < options_.fallback.temperatures.size() && !rest.empty(); ++number) {
+    if (number == 1) counts_.again += static_cast<std::int64_t>(rest.size());
+    std::vector<Attempt> attempts = decode(rest, number);
+    std::vector<Window*> failed;
+    for (std::size_t w = 0; w < rest.size(); ++w) {
+      Attempt& taken = rest[w]->taken;
+      const bool fails = attempts[w].verdict == Verdict::kAgain;
+      if (fails) failed.push_back(rest[w]);
+      if (number == 0 || !fails || better(attempts[w].score, taken.score, options_.fallback))
+        taken = std::move(attempts[w]);
+    }
+    rest = std::move(failed);
   }
-  for (const Window& window : windows) counts_.silent += window.verdict == Verdict::kSilence ? 1 : 0;
+  for (const Window& window : windows) counts_.silent += window.taken.verdict == Verdict::kSilence ? 1 : 0;
 }
 
 void Transcriber::finish(Window& window) const {
+  const Attempt& taken = window.taken;
   Open& open = *window.open;
-  open.made.tokens += static_cast<std::int64_t>(window.said.size());
-  const bool silent = window.verdict == Verdict::kSilence;
+  open.made.tokens += static_cast<std::int64_t>(taken.said.size());
+  const bool silent = taken.verdict == Verdict::kSilence;
   const std::string& given = open.recording.language.empty() ? options_.language : open.recording.language;
   if (told_ && open.recording.language.empty()) {
-    if (!silent && !window.said.empty() && open.made.language.empty()) {
-      const std::string token = tokenizer_.id_to_token(window.said.front()).value_or("");
+    if (!silent && !taken.said.empty() && open.made.language.empty()) {
+      const std::string token = tokenizer_.id_to_token(taken.said.front()).value_or("");
       if (token.size() > 4) open.made.language = token.substr(2, token.size() - 4);
     }
   } else if (given != "none") {
     open.made.language = given;
   }
   if (silent) return;
-  const std::span<const TokenId> said = transcript_of(window, window.said);
+  const std::span<const TokenId> said = transcript_of(window, taken.said);
   const double begin = static_cast<double>(window.begin) / kSpeechRate;
   const double seconds = static_cast<double>(window.end - window.begin) / kSpeechRate;
   TimedWindow timed;
@@ -290,11 +301,11 @@ void Transcriber::finish(Window& window) const {
     const std::string text = text_of(segment.tokens);
     if (text.empty()) continue;
     open.made.segments.push_back({begin + segment.start, begin + segment.end, text});
-    if (options_.scores) open.made.scores.push_back(window.score);
+    if (options_.scores) open.made.scores.push_back(taken.score);
     open.made.text = join_texts(open.made.text, text);
   }
   // What was drawn rather than meant would lead the next window astray.
-  if (!options_.condition_on_prev || window.score.temperature > kMostTemperatureBefore) {
+  if (!options_.condition_on_prev || taken.score.temperature > kMostTemperatureBefore) {
     open.before.clear();
   } else {
     open.before.insert(open.before.end(), said.begin(), said.begin() + static_cast<std::ptrdiff_t>(timed.said));

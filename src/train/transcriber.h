@@ -82,15 +82,20 @@ class Transcriber {
     std::uint64_t key = 0;             // of what it holds
     std::vector<TokenId> before = {};  // what stands before the next window's text
   };
+  // A text of a window.
+  struct Attempt {
+    std::vector<TokenId> said;  // with the opening and the token that ends it
+    WindowScore score;
+    Verdict verdict = Verdict::kTaken;
+  };
   struct Window {
     Open* open = nullptr;
     std::int64_t begin = 0, end = 0;  // samples
     std::vector<float> features;
     GenerationPrompt prompt;
     WhisperRules::Opening opening;  // of its text
-    std::vector<TokenId> said;      // with the opening and the token that ends it
-    WindowScore score;
-    Verdict verdict = Verdict::kTaken;
+    std::optional<double> no_speech_prob;
+    Attempt taken;
   };
   std::int64_t chunk() const { return features_.window_samples() * features_.windows(); }
   void set_whisper(const Json& generation);
@@ -99,7 +104,7 @@ class Transcriber {
   bool set_prompt(Window& window) const;
   void write_features(std::vector<Window>& windows) const;
   void decode(std::vector<Window>& windows);
-  void decode(std::span<Window* const> windows, std::size_t attempt);
+  std::vector<Attempt> decode(std::span<Window* const> windows, std::size_t number);
   std::span<const TokenId> transcript_of(const Window& window, std::span<const TokenId> said) const;
   std::string text_of(std::span<const TokenId> said) const;
   bool is_stop(TokenId id) const;

@@ -99,6 +99,14 @@ TEST(Fallback, JudgesAsOpenaiWhisperDoes) {
   EXPECT_EQ(judge({-0.1, 1, 0.9, 0}, quiet), Verdict::kSilence) << "without a threshold of the text it decides alone";
 }
 
+TEST(Fallback, TheLesserEvilOfTextsThatFailed) {
+  const FallbackOptions options = whisper_fallback();
+  EXPECT_TRUE(better({-1.2, 1.5, {}, 0}, {-1.4, 1.0, {}, 0.2}, options)) << "the likelier one";
+  EXPECT_FALSE(better({-1.4, 1.0, {}, 0.2}, {-1.2, 1.5, {}, 0}, options));
+  EXPECT_TRUE(better({-3.0, 1.5, {}, 1}, {-0.1, 9.0, {}, 0}, options)) << "rather than one that repeats itself";
+  EXPECT_TRUE(better({-0.1, 9.0, {}, 0}, {-0.2, 9.5, {}, 0.2}, options));
+}
+
 TEST(Fallback, AModelsFileSaysOtherValues) {
   const auto read = [](const Json& json) {
     FallbackOptions options = whisper_fallback();
