@@ -41,6 +41,24 @@ void add_stops(const Json& config, const Tokenizer& tokenizer, std::vector<Token
   }
 }
 
+// Models of English alone, whose tokenizers have the tokens of languages though their prompts have none.
+bool english_alone(const Json& generation) {
+  const auto place = generation.find("is_multilingual");
+  return place != generation.end() && *place == Json(false);
+}
+
+TranscriberOptions for_english(const TranscriberOptions& options, bool english) {
+  if (!english) return options;
+  const std::string& asked = options.language;
+  if ((!asked.empty() && asked != "en" && asked != "none") || options.task != "transcribe") {
+    throw usage_error("the model knows English alone, and writes down what is said in it")
+        .mend("leave --language and --task out, or take a multilingual model");
+  }
+  TranscriberOptions changed = options;
+  changed.language = "none";
+  return changed;
+}
+
 SpeechPromptOptions prompt_options(const TranscriberOptions& options) {
   return {options.language == "none" ? "" : options.language, options.task, options.timestamps};
 }
@@ -58,8 +76,9 @@ std::string join_texts(const std::string& before, const std::string& after) {
 Transcriber::Transcriber(Device& device, const Model& model, const Tokenizer& tokenizer, const Json& config,
                          const Json& generation, const std::string& where, const TranscriberOptions& options)
     : tokenizer_(tokenizer),
-      options_(options),
-      prompt_(tokenizer, model.audio().value(), config, where, prompt_options(options)),
+      english_(model.audio()->audio_token < 0 && english_alone(generation)),
+      options_(for_english(options, english_)),
+      prompt_(tokenizer, model.audio().value(), config, where, prompt_options(options_)),
       features_(model.audio().value(), prompt_.whisper() ? 1 : options.windows, model.audio()->frames) {
   check_fallback(options.fallback);
   if (tokenizer.vocab_size() > model.vocab_size()) {
@@ -339,6 +358,10 @@ void Transcriber::transcribe(const std::function<std::optional<Clip>()>& next,
       if (!more) break;
       open.push_back({taken++, std::move(*recording), 0, {}, 0, initial_prompt_});
       Open& fresh = open.back();
+      if (english_) {
+        fresh.recording.language.clear();
+        fresh.made.language = "en";
+      }
       fresh.key = hash64(std::as_bytes(std::span(fresh.recording.samples)));
       fresh.made.seconds = static_cast<double>(fresh.recording.samples.size()) / kSpeechRate;
       take_windows(fresh, windows);

@@ -111,6 +111,7 @@ class Transcriber {
   void finish(Window& window) const;
 
   const Tokenizer& tokenizer_;
+  bool english_;  // knows nothing else
   TranscriberOptions options_;
   SpeechPrompt prompt_;
   SpeechFeatures features_;

@@ -101,7 +101,7 @@ class Transcribing : public ::testing::TestWithParam<std::string> {
     options.max_new_tokens = 20;
     const Json json = config(GetParam());
     const auto model = make_model(json, "test");
-    Transcriber transcriber(*device_, *model, tokenizer(), json, json, "test", options);
+    Transcriber transcriber(*device_, *model, tokenizer(), json, generation_, "test", options);
     set_weights(transcriber.store(), *model);
     std::vector<Transcript> made(clips.size());
     std::size_t next = 0, done = 0;
@@ -118,6 +118,7 @@ class Transcribing : public ::testing::TestWithParam<std::string> {
     counts_ = transcriber.counts();
     return made;
   }
+  Json generation_ = Json::object();
   TranscriberCounts counts_;  // of the last call
   const std::unique_ptr<Device> device_ = testing::test_device();
 };
@@ -270,6 +271,26 @@ TEST_P(Transcribing, ATextThatFailsIsDecodedAgainAtTheNextTemperature) {
     for (std::size_t w = 0; w < first[i].scores.size(); ++w)
       EXPECT_GE(best[i].scores.at(w).avg_logprob, first[i].scores[w].avg_logprob - 1e-3);
   }
+}
+
+// The tokenizers of published English models have the tokens of languages too.
+TEST_P(WhisperTranscribing, AModelOfEnglishAloneIsToldNoLanguage) {
+  TranscriberOptions options;
+  options.language = "none";
+  const auto plain = transcribe({{tone(0.7, 300)}}, options);
+  generation_ = {{"is_multilingual", false}};
+  for (const char* language : {"", "en", "none"}) {
+    options.language = language;
+    const auto made = transcribe({{tone(0.7, 300), "en"}, {tone(0.7, 300)}}, options);
+    EXPECT_EQ(made[0].text, plain[0].text);
+    EXPECT_EQ(made[1].text, plain[0].text);
+    EXPECT_EQ(made[0].language, "en");
+  }
+  options.language = "zh";
+  EXPECT_THROW(transcribe({{tone(0.7, 300)}}, options), Error);
+  options.language = "";
+  options.task = "translate";
+  EXPECT_THROW(transcribe({{tone(0.7, 300)}}, options), Error);
 }
 
 // Asking for silence on the way, or not, the figures are those of the tokens after the prompt.
