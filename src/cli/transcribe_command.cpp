@@ -105,7 +105,7 @@ class Transcripts {
             .mend("transcribe them in two calls, or give the manifest's records an id each");
     }
   }
-  void add(std::size_t i, Transcript transcript) {
+  void add(std::size_t i, const Transcript& transcript) {
     score(utterances_[i], transcript);
     if (arguments_.output_dir.empty()) {
       waiting_[i] = format(i, transcript);
@@ -344,8 +344,7 @@ int transcribe(Arguments arguments) {
     }
     return std::nullopt;
   };
-  transcriber.transcribe(next,
-                         [&](std::size_t index, Transcript made) { transcripts.add(taken[index], std::move(made)); });
+  transcriber.transcribe(next, [&](std::size_t index, const Transcript& made) { transcripts.add(taken[index], made); });
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   transcripts.report();
   if (bad > 0) log_warning("{} of {} recordings could not be read and were left out", bad, utterances.size());
