@@ -9,6 +9,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "audio/manifest.h"
 #include "base/error.h"
@@ -17,6 +18,7 @@
 #include "base/parallel.h"
 #include "checkpoint/model_folder.h"
 #include "cli/commands.h"
+#include "config/value.h"
 #include "devices/make_device.h"
 #include "text/tokenizer.h"
 #include "train/adapter_io.h"
@@ -30,11 +32,18 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t kMostWindows = 21;  // of one text: what GLM-ASR's processor takes (655 s)
 
+// What is given of FallbackOptions; "": what the model's files or openai-whisper say.
+struct FallbackWords {
+  std::string temperature, compression_ratio_threshold, logprob_threshold, no_speech_threshold;
+};
+
 struct Arguments {
   std::vector<std::string> files;
   std::string model, adapter, tokenizer, dtype, device = "cpu";
   std::string output = "txt", output_dir, manifest_format = "auto", metrics, normalize = "basic";
   TranscriberOptions how;
+  FallbackWords fallback;
+  std::optional<bool> condition_on_prev;
   bool timestamps = false, no_timestamps = false, skip_bad = false, stats = false;
   int threads = 0;
 };
@@ -96,7 +105,7 @@ class Transcripts {
             .mend("transcribe them in two calls, or give the manifest's records an id each");
     }
   }
-  void add(std::size_t i, Transcript transcript) {
+  void add(std::size_t i, const Transcript& transcript) {
     score(utterances_[i], transcript);
     if (arguments_.output_dir.empty()) {
       waiting_[i] = format(i, transcript);
@@ -157,8 +166,17 @@ class Transcripts {
     if (!made.language.empty()) record["language"] = made.language;
     if (!utterances_[i].text.empty()) record["reference"] = utterances_[i].text;
     record["segments"] = Json::array();
-    for (const Cue& cue : made.segments)
-      record["segments"].push_back({{"start", cue.start}, {"end", cue.end}, {"text", cue.text}});
+    for (std::size_t s = 0; s < made.segments.size(); ++s) {
+      const Cue& cue = made.segments[s];
+      const WindowScore& score = made.scores.at(s);
+      record["segments"].push_back({{"start", cue.start},
+                                    {"end", cue.end},
+                                    {"text", cue.text},
+                                    {"avg_logprob", score.avg_logprob},
+                                    {"compression_ratio", score.compression_ratio},
+                                    {"no_speech_prob", score.no_speech_prob ? Json(*score.no_speech_prob) : Json()},
+                                    {"temperature", score.temperature}});
+    }
     return record.dump() + "\n";
   }
   void flush() {
@@ -202,8 +220,58 @@ void fit_to_recordings(const Arguments& arguments, const Model& model, const std
         static_cast<std::int64_t>(std::min({longest, static_cast<double>(kMostWindows), static_cast<double>(room)}));
   }
   double texts = 0;
-  for (const double each : windows) texts += how.timestamps ? 1 : std::ceil(each / static_cast<double>(how.windows));
+  for (const double each : windows)
+    texts += how.window_by_window() ? 1 : std::ceil(each / static_cast<double>(how.windows));
   how.batch = static_cast<std::int64_t>(std::min(static_cast<double>(how.batch), texts));
+}
+
+double number(const std::string& text, const char* name, const char* wanted) {
+  if (const auto value = parse_real(text)) return *value;
+  throw usage_error(fmt::format("`--{}` must be {}, not '{}'", name, wanted, text)).at("command line");
+}
+
+void take_threshold(const std::string& text, const char* name, std::optional<double>& threshold) {
+  if (text.empty()) return;
+  threshold.reset();
+  if (text != "none") threshold = number(text, name, "a number or none");
+}
+
+// openai-whisper's ways for a Whisper, then what its generation_config.json says, then the command line. Other models
+// say the likeliest unless the command line asks for more.
+void choose_fallback(const Arguments& arguments, bool whisper, const Tokenizer& tokenizer, const ModelFolder& folder,
+                     const Json& generation, TranscriberOptions& how) {
+  const int best_of = static_cast<int>(how.fallback.best_of);
+  const std::uint64_t seed = how.fallback.seed;
+  if (whisper) {
+    how.fallback = whisper_fallback();
+    read_fallback(generation, (folder.folder() / "generation_config.json").string(), how.fallback);
+    const auto place = generation.find("condition_on_prev_tokens");
+    how.condition_on_prev = place != generation.end() && *place == Json(true);
+  }
+  how.fallback.best_of = best_of;
+  how.fallback.seed = seed;
+  const FallbackWords& given = arguments.fallback;
+  if (!given.temperature.empty()) {
+    how.fallback.temperatures.clear();
+    std::stringstream words(given.temperature);
+    for (std::string word; std::getline(words, word, ',');)
+      how.fallback.temperatures.push_back(number(word, "temperature", "numbers such as 0,0.2,0.4"));
+  }
+  take_threshold(given.compression_ratio_threshold, "compression_ratio_threshold",
+                 how.fallback.compression_ratio_threshold);
+  take_threshold(given.logprob_threshold, "logprob_threshold", how.fallback.logprob_threshold);
+  take_threshold(given.no_speech_threshold, "no_speech_threshold", how.fallback.no_speech_threshold);
+  how.condition_on_prev = arguments.condition_on_prev.value_or(how.condition_on_prev);
+  if (whisper && !no_speech_token(tokenizer)) {
+    if (!given.no_speech_threshold.empty() && how.fallback.no_speech_threshold) {
+      throw usage_error("the model's tokenizer has no token for silence, <|nospeech|> or <|nocaptions|>")
+          .mend("leave --no_speech_threshold out: windows without speech cannot be told");
+    }
+    how.fallback.no_speech_threshold.reset();
+  }
+  const FallbackOptions& chosen = how.fallback;
+  how.scores = arguments.output == "json" || chosen.best_of > 1 || chosen.compression_ratio_threshold ||
+               chosen.logprob_threshold || chosen.no_speech_threshold;
 }
 
 int transcribe(Arguments arguments) {
@@ -238,9 +306,10 @@ int transcribe(Arguments arguments) {
   const bool subtitles = arguments.output == "srt" || arguments.output == "vtt";
   how.timestamps = arguments.timestamps || (subtitles && !arguments.no_timestamps && model->audio()->audio_token < 0 &&
                                             TimestampTokens(*tokenizer).count > 0);
-  fit_to_recordings(arguments, *model, utterances, how);
   const auto generation_file = folder.folder() / "generation_config.json";
   const Json generation = fs::exists(generation_file) ? read_json(generation_file) : folder.config();
+  choose_fallback(arguments, model->audio()->audio_token < 0, *tokenizer, folder, generation, how);
+  fit_to_recordings(arguments, *model, utterances, how);
   const std::unique_ptr<Device> device = make_device(arguments.device);
   Transcriber transcriber(*device, *model, *tokenizer, folder.config(), generation, where, how);
   load_weights(transcriber.store(), folder);
@@ -275,16 +344,44 @@ int transcribe(Arguments arguments) {
     }
     return std::nullopt;
   };
-  transcriber.transcribe(next,
-                         [&](std::size_t index, Transcript made) { transcripts.add(taken[index], std::move(made)); });
+  transcriber.transcribe(next, [&](std::size_t index, const Transcript& made) { transcripts.add(taken[index], made); });
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   transcripts.report();
   if (bad > 0) log_warning("{} of {} recordings could not be read and were left out", bad, utterances.size());
   if (arguments.stats) {
     fmt::print(stderr, "{:.1f} s of sound in {:.2f} s: {:.1f} times as fast; memory {}\n", heard, seconds.count(),
                heard / seconds.count(), human_bytes(transcriber.bytes()));
+    const TranscriberCounts& counts = transcriber.counts();
+    fmt::print(stderr, "{} windows, {} of them decoded again, {} without speech\n", counts.windows, counts.again,
+               counts.silent);
   }
   return 0;
+}
+
+void add_fallback_options(CLI::App& app, Arguments& arguments) {
+  TranscriberOptions& how = arguments.how;
+  FallbackWords& words = arguments.fallback;
+  app.add_option("--temperature", words.temperature,
+                 "a window that fails a threshold is decoded again at the next of these; 0: the likeliest token "
+                 "(default: generation_config.json's, else Whisper 0,0.2,0.4,0.6,0.8,1, GLM-ASR 0)");
+  app.add_option("--compression_ratio_threshold,--compression-ratio-threshold", words.compression_ratio_threshold,
+                 "a text whose bytes zlib makes fewer than by this factor repeats itself (default: Whisper 2.4); none");
+  app.add_option("--logprob_threshold,--logprob-threshold", words.logprob_threshold,
+                 "a text with a lower mean log-probability fails (default: Whisper -1); none");
+  app.add_option("--no_speech_threshold,--no-speech-threshold", words.no_speech_threshold,
+                 "Whisper: a window that fails --logprob_threshold and holds no speech with more than this probability "
+                 "is left out (default: 0.6); none");
+  app.add_option("--best_of,--best-of", how.fallback.best_of,
+                 "texts drawn at temperatures above 0, of which the likeliest counts")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--seed", how.fallback.seed, "of what is drawn at temperatures above 0")->capture_default_str();
+  app.add_flag(
+      "--condition_on_prev_tokens,!--no_condition_on_prev_tokens,--condition-on-prev-tokens,"
+      "!--no-condition-on-prev-tokens",
+      arguments.condition_on_prev, "Whisper: each window is told what was said before it");
+  app.add_option("--initial_prompt,--initial-prompt", how.initial_prompt,
+                 "Whisper: text that is told to a recording's first window, such as names and their spelling");
 }
 
 }  // namespace
@@ -322,6 +419,7 @@ int transcribe_command(const Words& words) {
   app.add_option("--length_penalty,--length-penalty", how.length_penalty, "of beam search: larger favours longer texts")
       ->capture_default_str();
   app.add_option("--max_new_tokens,--max-new-tokens", how.max_new_tokens, "of a window")->check(CLI::PositiveNumber);
+  add_fallback_options(app, arguments);
   app.add_flag("--skip_bad,--skip-bad", arguments.skip_bad,
                "leave out recordings that cannot be read, instead of stopping at the first");
   app.add_option("--manifest_format,--manifest-format", arguments.manifest_format,

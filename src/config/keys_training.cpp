@@ -127,8 +127,9 @@ Section evaluation_keys() {
   s.add("greater_is_better", &RunConfig::greater_is_better, "Whether a higher metric is better.")
       .when_unset("true for accuracy; false for a loss, a perplexity or an error rate");
   s.add("predict_with_generate", &RunConfig::predict_with_generate,
-        "Models that hear: write down the evaluation's recordings at each evaluation, and log wer and cer, which "
-        "metric_for_best_model may name.");
+        "Models that hear: write down the evaluation's recordings at each evaluation (and test_files at the end), and "
+        "log "
+        "wer and cer, which metric_for_best_model may name.");
   s.add("generation_max_length", &RunConfig::generation_max_length, "The most tokens of such a text.")
       .range(1, 1 << 20)
       .when_unset("what seq_length leaves");

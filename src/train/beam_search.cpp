@@ -43,13 +43,14 @@ BeamSearch::BeamSearch(BeamOptions options) : options_(std::move(options)), live
 }
 
 double BeamSearch::penalized(double score, std::size_t length) const {
-  return score / std::pow(static_cast<double>(std::max<std::size_t>(length, 1)), options_.length_penalty);
+  const std::int64_t counted = std::max<std::int64_t>(static_cast<std::int64_t>(length) - options_.uncounted, 1);
+  return score / std::pow(static_cast<double>(counted), options_.length_penalty);
 }
 
 void BeamSearch::end(Tokens made, double score) {
   const double penalty = penalized(score, made.size());
   const auto place = std::find_if(ended_.begin(), ended_.end(), [&](const Ended& e) { return e.score < penalty; });
-  ended_.insert(place, {std::move(made), penalty});
+  ended_.insert(place, {std::move(made), penalty, score});
   if (static_cast<std::int64_t>(ended_.size()) > options_.beams) ended_.pop_back();
 }
 
@@ -87,6 +88,11 @@ std::vector<BeamSearch::Next> BeamSearch::advance(std::span<const std::vector<fl
 const BeamSearch::Tokens& BeamSearch::best() const {
   check(!ended_.empty() || !live_.empty(), "a search without a text");
   return ended_.empty() ? live_.front().made : ended_.front().made;
+}
+
+double BeamSearch::best_log_probability() const {
+  check(!ended_.empty() || !live_.empty(), "a search without a text");
+  return ended_.empty() ? live_.front().score : ended_.front().log_probability;
 }
 
 }  // namespace convoy

@@ -12,6 +12,7 @@ struct BeamOptions {
   double length_penalty = 1.0;  // an ended text counts its log-probability / length^this; larger favours longer ones
   std::vector<std::int32_t> stop_tokens;  // end a text and are part of it
   std::int64_t max_tokens = 0;            // no text gets longer
+  std::int64_t uncounted = 0;             // tokens at the beginning that do not count for the length penalty
 };
 
 class BeamSearch {
@@ -34,6 +35,7 @@ class BeamSearch {
   std::vector<Next> advance(std::span<const std::vector<float>> logits);
   // The best text that has ended; of those that live where none has.
   const Tokens& best() const;
+  double best_log_probability() const;
 
  private:
   struct Beam {
@@ -42,7 +44,8 @@ class BeamSearch {
   };
   struct Ended {
     Tokens made;
-    double score = 0;  // with the length penalty
+    double score = 0;            // with the length penalty
+    double log_probability = 0;  // without
   };
   double penalized(double score, std::size_t length) const;
   void end(Tokens made, double score);

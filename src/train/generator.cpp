@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/parallel.h"
 
 namespace convoy {
 namespace {
@@ -326,11 +327,22 @@ std::vector<Generator::Tokens> Generator::generate(const std::vector<Tokens>& pr
                                                    const GenerationOptions& options) {
   std::vector<GenerationPrompt> all;
   for (const Tokens& ids : prompts) all.push_back({ids, {}});
-  return generate_from(all, options);
+  std::vector<Tokens> made;
+  for (GeneratedText& text : generate_from(all, options)) made.push_back(std::move(text.tokens));
+  return made;
 }
 
-std::vector<Generator::Tokens> Generator::generate_from(std::span<const GenerationPrompt> prompts,
-                                                        const GenerationOptions& options) {
+// The next token of a text, of logits after the rule.
+void Generator::draw(Text& text, std::vector<float>& logits, const GenerationOptions& options) const {
+  std::vector<float> scored;
+  if (options.score) scored = logits;
+  const std::int32_t token = sample_token(logits, text.ids, options.sampling, text.random);
+  if (options.score) text.log_probability += log_probability(scored, token);
+  text.ids.push_back(token);
+}
+
+std::vector<GeneratedText> Generator::generate_from(std::span<const GenerationPrompt> prompts,
+                                                    const GenerationOptions& options) {
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     const auto length = static_cast<std::int64_t>(prompts[i].ids.size());
     check(length > 0, "no token to continue");
@@ -345,37 +357,39 @@ std::vector<Generator::Tokens> Generator::generate_from(std::span<const Generati
                                   length, max_length_))
         .mend("shorten the prompt or raise --max_length");
   }
-  if (beams_ > 1) return beam_search(prompts, options);
-  std::vector<Tokens> made(prompts.size());
+  if (beams_ > 1 && options.search) return beam_search(prompts, options);
+  std::vector<GeneratedText> made(prompts.size());
   std::vector<Text> active;
   std::vector<std::int64_t> free;
   for (std::int64_t slot = batch_; slot-- > 0;) free.push_back(slot);
   std::size_t next = 0;
   while (next < prompts.size() || !active.empty()) {
     while (next < prompts.size() && !free.empty()) {
+      const std::uint64_t stream = prompts[next].stream.value_or(kStream + (std::uint64_t{next} << 8));
       active.push_back({next, free.back(), prompts[next].ids, prompts[next].ids.size(),
-                        RandomStream(options.sampling.seed, kStream + (std::uint64_t{next} << 8)), false, free.back(),
-                        prompts[next].features, prompts[next].sound});
+                        RandomStream(options.sampling.seed, stream), false, free.back(), prompts[next].features,
+                        prompts[next].sound, options.max_new_tokens + prompts[next].forced});
       free.pop_back();
       ++next;
     }
     std::vector<Text*> texts;
     for (Text& text : active) texts.push_back(&text);
     Logits logits = next_logits(texts);
-    for (std::size_t i = 0; i < active.size(); ++i) {
-      apply_rule(active[i], logits[i], options);
-      active[i].ids.push_back(sample_token(logits[i], active[i].ids, options.sampling, active[i].random));
-    }
+    for (std::size_t i = 0; i < active.size(); ++i) apply_rule(active[i], logits[i], options);
+    const auto draw_one = [&](std::int64_t i) {
+      draw(active[static_cast<std::size_t>(i)], logits[static_cast<std::size_t>(i)], options);
+    };
+    parallel_for(static_cast<std::int64_t>(active.size()), draw_one);
     std::erase_if(active, [&](Text& text) {
       const std::int32_t token = text.ids.back();
       const auto length = static_cast<std::int64_t>(text.ids.size());
       const bool goes_on = !options.on_token || options.on_token(text.index, token);
       const bool stops =
           std::find(options.stop_tokens.begin(), options.stop_tokens.end(), token) != options.stop_tokens.end();
-      if (goes_on && !stops && length < max_length_ &&
-          length - static_cast<std::int64_t>(text.prompt) < options.max_new_tokens)
+      if (goes_on && !stops && length < max_length_ && length - static_cast<std::int64_t>(text.prompt) < text.most)
         return false;
-      made[text.index].assign(text.ids.begin() + static_cast<std::ptrdiff_t>(text.prompt), text.ids.end());
+      made[text.index].tokens.assign(text.ids.begin() + static_cast<std::ptrdiff_t>(text.prompt), text.ids.end());
+      made[text.index].log_probability = text.log_probability;
       free.push_back(text.slot);
       return true;
     });

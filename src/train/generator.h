@@ -29,6 +29,8 @@ struct GenerationOptions {
   // length^length_penalty, of those that `beams` live ones lead to. Nothing is drawn, and sampling counts for its
   // vocabulary alone.
   double length_penalty = 1.0;
+  bool search = true;  // false: draw from one beam, as a generator without more does
+  bool score = false;  // whether the log-probabilities of texts are added up; with beams they are
 };
 
 // What a generator is made for.
@@ -48,6 +50,16 @@ struct GenerationPrompt {
   std::span<const float> features = {};
   // Log-mel frames of all windows up to the last that holds sound, for models that mask padding; 0: all.
   std::int64_t sound = 0;
+  // New tokens that the rule forces: they count neither for max_new_tokens nor for a text's length.
+  std::int64_t forced = 0;
+  // Names the random numbers of this text; none: its place among the prompts does.
+  std::optional<std::uint64_t> stream = {};
+};
+
+struct GeneratedText {
+  std::vector<std::int32_t> tokens;  // new ones
+  double log_probability = 0;        // natural logarithm, of all of them after the rule, at temperature 1; see `score`
+  bool operator==(const GeneratedText&) const = default;
 };
 
 // Bytes of a generator.
@@ -74,7 +86,7 @@ class Generator {
   // one where another has ended. A text does not depend on its neighbours but for rounding: each draws random numbers
   // of its own. Returns the new tokens. Throws a usage error for a prompt that leaves no room.
   std::vector<Tokens> generate(const std::vector<Tokens>& prompts, const GenerationOptions& options);
-  std::vector<Tokens> generate_from(std::span<const GenerationPrompt> prompts, const GenerationOptions& options);
+  std::vector<GeneratedText> generate_from(std::span<const GenerationPrompt> prompts, const GenerationOptions& options);
 
  private:
   struct Stage {
@@ -93,6 +105,8 @@ class Generator {
     std::int64_t clip = 0;  // the part of what was heard that is its own; beams of a text share it
     std::span<const float> features = {};
     std::int64_t sound = 0;
+    std::int64_t most = 0;  // new tokens
+    double log_probability = 0;
   };
   struct BeamGroup;
   using Logits = std::vector<std::vector<float>>;
@@ -110,7 +124,8 @@ class Generator {
   // After each of the texts, in their order.
   Logits next_logits(std::span<Text* const> texts);
   void apply_rule(const Text& text, std::vector<float>& logits, const GenerationOptions& options) const;
-  std::vector<Tokens> beam_search(std::span<const GenerationPrompt> prompts, const GenerationOptions& options);
+  void draw(Text& text, std::vector<float>& logits, const GenerationOptions& options) const;
+  std::vector<GeneratedText> beam_search(std::span<const GenerationPrompt> prompts, const GenerationOptions& options);
   void advance(BeamGroup& group, std::span<std::vector<float>> logits);
   void copy_cache(std::int64_t from, std::int64_t to, std::int64_t rows);
 

@@ -51,9 +51,9 @@ void Generator::advance(BeamGroup& group, std::span<std::vector<float>> logits) 
   group.beams = std::move(beams);
 }
 
-std::vector<Generator::Tokens> Generator::beam_search(std::span<const GenerationPrompt> prompts,
-                                                      const GenerationOptions& options) {
-  std::vector<Tokens> made(prompts.size());
+std::vector<GeneratedText> Generator::beam_search(std::span<const GenerationPrompt> prompts,
+                                                  const GenerationOptions& options) {
+  std::vector<GeneratedText> made(prompts.size());
   std::vector<BeamGroup> active;
   std::vector<std::int64_t> free;
   for (std::int64_t clip = batch_; clip-- > 0;) free.push_back(clip);
@@ -62,9 +62,10 @@ std::vector<Generator::Tokens> Generator::beam_search(std::span<const Generation
     while (next < prompts.size() && !free.empty()) {
       const std::int64_t clip = free.back();
       free.pop_back();
-      BeamOptions search{beams_, options.length_penalty, options.stop_tokens, 0};
+      const std::int64_t forced = prompts[next].forced;
+      BeamOptions search{beams_, options.length_penalty, options.stop_tokens, 0, forced};
       search.max_tokens =
-          std::min(options.max_new_tokens, max_length_ - static_cast<std::int64_t>(prompts[next].ids.size()));
+          std::min(options.max_new_tokens + forced, max_length_ - static_cast<std::int64_t>(prompts[next].ids.size()));
       BeamGroup group{BeamSearch(std::move(search)), {}, {}, false};
       for (std::int64_t b = beams_; b-- > 1;) group.free.push_back(clip * beams_ + b);
       group.beams.push_back({next, clip * beams_, prompts[next].ids, prompts[next].ids.size(), RandomStream(0, 0),
@@ -86,7 +87,7 @@ std::vector<Generator::Tokens> Generator::beam_search(std::span<const Generation
     }
     std::erase_if(active, [&](BeamGroup& group) {
       if (!group.over) return false;
-      made[group.beams.front().index] = group.search.best();
+      made[group.beams.front().index] = {group.search.best(), group.search.best_log_probability()};
       free.push_back(group.beams.front().clip);
       return true;
     });

@@ -287,13 +287,15 @@ int run_training(const RunConfig& settings, Device& device, const std::string& v
   const WeightMap weights = start_weights(engine.store(), source, shape);
   if (source.folder) report_heads(*source.model, weights);
   std::optional<SpeechEvaluation> written;
-  if (config.predict_with_generate && data.has_validation() && data.validation_speech) {
-    written.emplace(config, device, source, shape, *tokenizer, data.validation_speech, data.validation_documents,
-                    communicator);
-    options.predict = [&] {
-      const SpeechErrors errors = written->run(engine.store());
-      return std::vector<std::pair<std::string, double>>{{"eval_wer", errors.words.rate()},
-                                                         {"eval_cer", errors.characters.rate()}};
+  if (config.predict_with_generate && (data.has_validation() || data.test != nullptr)) {
+    written.emplace(config, device, source, shape, *tokenizer, communicator);
+    options.predict = [&](const std::string& name) {
+      const bool test = name == "test";
+      const SpeechErrors errors =
+          written->run(engine.store(), test ? *data.test_speech : *data.validation_speech,
+                       test ? all_documents(data.test->documents()) : data.validation_documents);
+      return std::vector<std::pair<std::string, double>>{{name + "_wer", errors.words.rate()},
+                                                         {name + "_cer", errors.characters.rate()}};
     };
   }
   std::optional<std::filesystem::path> checkpoint;

@@ -191,7 +191,10 @@ RunData open_data(const RunConfig& config, const Tokenizer& tokenizer, const Mod
   data.train = opener.open("train_files", data.train_speech);
   log_info("training data: {}", data.train->report().text());
   // The first rank has tokenised all there is before the others look for it.
-  if (!config.test_files.empty()) data.test = opener.open("test_files", data.test_speech);
+  if (!config.test_files.empty()) {
+    data.test = opener.open("test_files", data.test_speech);
+    log_info("test data: {}", data.test->report().text());
+  }
   if (!config.validation_files.empty()) {
     data.validation = opener.open("validation_files", data.validation_speech);
     if (first) communicator.barrier();

@@ -53,13 +53,21 @@ std::int32_t sample_token(std::vector<float>& logits, const std::vector<std::int
   }
   double kept = 0;
   std::size_t count = 0;
-  while (count < weights.size() && (count == 0 || kept < options.top_p * total)) kept += weights[count++];
+  while (count < weights.size() && weights[count] > 0 && (count == 0 || kept < options.top_p * total))
+    kept += weights[count++];
   double point = static_cast<double>(random.bits64() >> 11) * 0x1p-53 * kept;
   for (std::size_t i = 0; i < count; ++i) {
     point -= weights[i];
     if (point < 0) return order[i];
   }
   return order[count - 1];
+}
+
+double log_probability(std::span<const float> logits, std::int32_t token) {
+  const float most = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - most);
+  return static_cast<double>(logits[static_cast<std::size_t>(token)]) - most - std::log(sum);
 }
 
 }  // namespace convoy

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/random.h"
@@ -22,5 +23,8 @@ struct SamplingOptions {
 // Draws one token from `logits`; `history` are the tokens so far.
 std::int32_t sample_token(std::vector<float>& logits, const std::vector<std::int32_t>& history,
                           const SamplingOptions& options, RandomStream& random);
+
+// Natural logarithm of the softmax of `logits` at `token`; -infinity is no token.
+double log_probability(std::span<const float> logits, std::int32_t token);
 
 }  // namespace convoy

@@ -33,14 +33,8 @@ GeneratorRoom prediction_room(const RunConfig& config, const ModelSource& source
 }
 
 SpeechEvaluation::SpeechEvaluation(const RunConfig& config, Device& device, const ModelSource& source,
-                                   const TrainShape& shape, const Tokenizer& tokenizer,
-                                   std::shared_ptr<const SpeechSource> speech, std::vector<DocumentId> documents,
-                                   Communicator& communicator)
-    : config_(config),
-      source_(source),
-      speech_(std::move(speech)),
-      documents_(std::move(documents)),
-      communicator_(communicator) {
+                                   const TrainShape& shape, const Tokenizer& tokenizer, Communicator& communicator)
+    : config_(config), source_(source), communicator_(communicator) {
   const GeneratorRoom room = prediction_room(config, source, shape);
   TranscriberOptions options;
   options.dtype = room.dtype;
@@ -61,7 +55,7 @@ void SpeechEvaluation::take_weights(const ParameterStore& weights) {
     transcriber_->store().set_rows(p, 0, source_.dtype, weights.gather(p, source_.dtype, communicator_));
 }
 
-SpeechErrors SpeechEvaluation::transcribe() {
+SpeechErrors SpeechEvaluation::transcribe(const SpeechSource& speech, std::span<const DocumentId> documents) {
   const UtteranceReader reader;
   DecodeOptions decoding;
   decoding.sampling_rate = kSpeechRate;
@@ -69,8 +63,8 @@ SpeechErrors SpeechEvaluation::transcribe() {
   auto place = static_cast<std::size_t>(communicator_.rank());
   std::vector<const Utterance*> taken;
   const auto next = [&]() -> std::optional<Clip> {
-    for (; place < documents_.size(); place += step) {
-      const Utterance& utterance = speech_->utterances()[static_cast<std::size_t>(documents_[place])];
+    for (; place < documents.size(); place += step) {
+      const Utterance& utterance = speech.utterances()[static_cast<std::size_t>(documents[place])];
       try {
         Clip clip{reader.decode(utterance, decoding).samples, utterance.language};
         taken.push_back(&utterance);
@@ -90,10 +84,11 @@ SpeechErrors SpeechEvaluation::transcribe() {
   return errors;
 }
 
-SpeechErrors SpeechEvaluation::run(const ParameterStore& weights) {
+SpeechErrors SpeechEvaluation::run(const ParameterStore& weights, const SpeechSource& speech,
+                                   std::span<const DocumentId> documents) {
   take_weights(weights);
   const KeepAlive keep_alive(communicator_);  // writing takes the ranks as long as it takes
-  const SpeechErrors mine = transcribe();
+  const SpeechErrors mine = transcribe(speech, documents);
   SpeechErrors all;
   for (int rank = 0; rank < communicator_.size(); ++rank) {
     SpeechErrors theirs = mine;

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <memory>
-#include <vector>
+#include <span>
 
 #include "comm/communicator.h"
 #include "config/run_config.h"
@@ -26,24 +26,20 @@ GeneratorRoom prediction_room(const RunConfig& config, const ModelSource& source
 
 class SpeechEvaluation {
  public:
-  // All must outlive it. `documents` are those of `speech` that are evaluated. It holds the model's whole weights and
-  // generator_bytes(prediction_room()) in all.
+  // All must outlive it. It holds the model's whole weights and generator_bytes(prediction_room()) in all.
   SpeechEvaluation(const RunConfig& config, Device& device, const ModelSource& source, const TrainShape& shape,
-                   const Tokenizer& tokenizer, std::shared_ptr<const SpeechSource> speech,
-                   std::vector<DocumentId> documents, Communicator& communicator);
+                   const Tokenizer& tokenizer, Communicator& communicator);
 
-  // With the weights as they are now. The ranks share the recordings; all must call, and get the sum. A recording that
-  // cannot be read is an error, or left out with skip_bad_samples.
-  SpeechErrors run(const ParameterStore& weights);
+  // Of these recordings, with the weights as they are now. The ranks share them; all must call, and get the sum. A
+  // recording that cannot be read is an error, or left out with skip_bad_samples.
+  SpeechErrors run(const ParameterStore& weights, const SpeechSource& speech, std::span<const DocumentId> documents);
 
  private:
   void take_weights(const ParameterStore& weights);
-  SpeechErrors transcribe();
+  SpeechErrors transcribe(const SpeechSource& speech, std::span<const DocumentId> documents);
 
   const RunConfig& config_;
   const ModelSource& source_;
-  std::shared_ptr<const SpeechSource> speech_;
-  std::vector<DocumentId> documents_;
   Communicator& communicator_;
   std::unique_ptr<Transcriber> transcriber_;
 };

@@ -233,12 +233,13 @@ bool Trainer::is_better(double value, const std::optional<BestMetric>& than, dou
 void Trainer::evaluate_on(const MakeLoader& data, const std::string& name) {
   EvaluationResult report = evaluate(data);
   report.data = name;
+  if (options_.predict) report.more = options_.predict(name);
   observer_.on_evaluation(report);
 }
 
 void Trainer::evaluate_now(bool counts) {
   EvaluationResult report = evaluate(evaluation_);
-  if (options_.predict) report.more = options_.predict();
+  if (options_.predict) report.more = options_.predict(report.data);
   report.watched = watched_value(options_.best_metric, report);
   if (!counts) return observer_.on_evaluation(report);
   const bool progress = is_better(report.watched, state_.best, options_.early_stopping_threshold);

@@ -82,8 +82,8 @@ struct TrainerOptions {
   std::string best_metric = "eval_loss";
   std::int64_t early_stopping_patience = 0;
   double early_stopping_threshold = 0;
-  // More figures of an evaluation, as "eval_wer". Every rank calls, and gets the same.
-  std::function<std::vector<std::pair<std::string, double>>()> predict;
+  // More figures of an evaluation of `data` ("eval", "test"), as "eval_wer". Every rank calls, and gets the same.
+  std::function<std::vector<std::pair<std::string, double>>(const std::string& data)> predict;
   std::string version;  // of the program, into the checkpoints
   std::uint64_t data_seed = 0;
   std::string data_fingerprint;    // of the tokens and how rows are made of them

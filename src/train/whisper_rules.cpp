@@ -61,6 +61,11 @@ std::vector<TokenId> whisper_languages(const Tokenizer& tokenizer) {
   return found;
 }
 
+std::optional<TokenId> no_speech_token(const Tokenizer& tokenizer) {
+  const auto named = tokenizer.token_to_id("<|nospeech|>");
+  return named ? named : tokenizer.token_to_id("<|nocaptions|>");
+}
+
 TimestampTokens::TimestampTokens(const Tokenizer& tokenizer) {
   const auto begin = tokenizer.token_to_id("<|0.00|>");
   if (!begin) return;
@@ -135,6 +140,7 @@ void WhisperRules::apply_times(std::span<const TokenId> said, std::span<float> l
 TimedWindow split_by_times(std::span<const TokenId> said, const TimestampTokens& times, double seconds) {
   TimedWindow made;
   made.consumed = seconds;
+  made.said = said.size();
   const auto is_time = [&](std::size_t i) { return times.contains(said[i]); };
   const auto add = [&](double start, double end, std::span<const TokenId> part) {
     TimedTokens segment{start, std::min(end, seconds), {}};
@@ -165,6 +171,7 @@ TimedWindow split_by_times(std::span<const TokenId> said, const TimestampTokens&
   }
   // A sentence that the window cuts off is heard again, from its beginning.
   if (!ends_alone) made.consumed = std::min(times.seconds(said[begin - 1]), seconds);
+  made.said = begin;
   return made;
 }
 

@@ -15,6 +15,9 @@ namespace convoy {
 // The tokens of a multilingual model's languages that the tokenizer has, in Whisper's order.
 std::vector<TokenId> whisper_languages(const Tokenizer& tokenizer);
 
+// The token whose probability at <|startoftranscript|> is that of silence: <|nospeech|>, once <|nocaptions|>.
+std::optional<TokenId> no_speech_token(const Tokenizer& tokenizer);
+
 // Tokens for times: `first` is 0 s, each next one 0.02 s later; `count` 0 where the tokenizer has none.
 struct TimestampTokens {
   static constexpr double kStep = 0.02;  // seconds
@@ -55,7 +58,8 @@ struct TimedTokens {
 
 struct TimedWindow {
   std::vector<TimedTokens> segments;
-  double consumed = 0;  // seconds after which the next window begins: where the last whole segment ended
+  double consumed = 0;   // seconds after which the next window begins: where the last whole segment ended
+  std::size_t said = 0;  // tokens up to there, times included
 };
 // `seconds` = of sound in this window.
 TimedWindow split_by_times(std::span<const TokenId> said, const TimestampTokens& times, double seconds);

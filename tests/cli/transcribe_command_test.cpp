@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "../audio/recordings.h"
 #include "base/files.h"
@@ -89,6 +90,43 @@ TEST_F(Transcribe, WritesTextSubtitlesAndJson) {
   EXPECT_EQ(json["text"], "high");
   EXPECT_EQ(json["language"], "en");
   EXPECT_EQ(json["segments"].size(), 1U);
+}
+
+TEST_F(Transcribe, SegmentsHaveScoresThatDecideWhatIsDecodedAgain) {
+  const auto segment = [&](const std::string& model, std::vector<std::string> more) {
+    more.insert(more.begin(),
+                {"transcribe", path("high.wav"), "--model", path(model), "--threads", "1", "--output", "json"});
+    const Result result = run_convoy(more);
+    EXPECT_EQ(result.status, 0) << result.output;
+    return parse_json(result.output, "output")["segments"].at(0);
+  };
+  const Json sure = segment("model", {});
+  EXPECT_EQ(sure["text"], "high");
+  EXPECT_EQ(sure["temperature"], 0.0);
+  EXPECT_LT(sure["avg_logprob"].get<double>(), 0.0);
+  EXPECT_GT(sure["avg_logprob"].get<double>(), -1.0);
+  EXPECT_DOUBLE_EQ(sure["compression_ratio"].get<double>(), 4.0 / 12);
+  EXPECT_TRUE(sure["no_speech_prob"].is_null()) << "the tokenizer has no token for it";
+  EXPECT_EQ(segment("model", {"--temperature", "0.3"})["temperature"], 0.3);
+  const auto again = [&](const std::string& model, std::vector<std::string> more) {
+    more.insert(more.begin(), {"transcribe", path("m.jsonl"), "--model", path(model), "--threads", "1", "--stats"});
+    return run_convoy(more).output;
+  };
+  EXPECT_THAT(again("model", {}), HasSubstr("2 windows, 0 of them decoded again, 0 without speech"));
+  const char* const all = "2 windows, 2 of them decoded again, 0 without speech";
+  EXPECT_THAT(again("model", {"--logprob_threshold", "0.5"}), HasSubstr(all));
+  EXPECT_THAT(again("model", {"--compression_ratio_threshold", "0.1", "--num_beams", "2"}), HasSubstr(all));
+  EXPECT_THAT(again("model", {"--logprob_threshold", "0.5", "--temperature", "0"}), HasSubstr(" 0 of them"));
+  // What the model's folder says, unless the command line does.
+  std::filesystem::copy(path("model"), path("said"), std::filesystem::copy_options::recursive);
+  write("said/generation_config.json", R"({"temperature": [0.25, 0.5], "logprob_threshold": 0.5})");
+  EXPECT_THAT(again("said", {}), HasSubstr(all));
+  EXPECT_THAT(again("said", {"--logprob_threshold", "none"}), HasSubstr(" 0 of them"));
+  EXPECT_EQ(segment("said", {"--logprob_threshold", "none"})["temperature"], 0.25);
+  EXPECT_EQ(segment("said", {"--temperature", "0"})["temperature"], 0.0);
+  write("said/generation_config.json", R"({"logprob_threshold": "low"})");
+  EXPECT_THAT(run_convoy({"transcribe", path("high.wav"), "--model", path("said")}).output,
+              HasSubstr("logprob_threshold must be a number or null"));
 }
 
 // Windows as long as the recordings in training; transcribe knows of it by the model's configuration.
@@ -181,6 +219,17 @@ TEST_F(Transcribe, RefusesWhatItCannotDo) {
   EXPECT_THAT(transcribe({path("high.wav"), "--timestamps"}).output, HasSubstr("no tokens for times"));
   EXPECT_THAT(transcribe({path("high.wav"), "--language", "xx"}).output, HasSubstr("<|xx|>"));
   EXPECT_EQ(transcribe({path("high.wav"), "--output", "pdf"}).status, 2);
+  for (const auto& [option, value, why] : {std::tuple{"--no_speech_threshold", "0.5", "no token for silence"},
+                                           {"--temperature", "0,warm", "numbers such as"},
+                                           {"--temperature", "-1", "a temperature of -1"},
+                                           {"--temperature", ",", "numbers such as"},
+                                           {"--logprob_threshold", "low", "a number or none, not 'low'"},
+                                           {"--initial_prompt", "a name", "<|startofprev|>"},
+                                           {"--best_of", "0", "best_of"}}) {
+    const Result refused = transcribe({path("high.wav"), std::string(option) + "=" + value});
+    EXPECT_EQ(refused.status, 2) << option;
+    EXPECT_THAT(refused.output, HasSubstr(why));
+  }
   EXPECT_THAT(
       run_convoy({"transcribe", path("high.wav"), "--model", std::string(CONVOY_TEST_DATA) + "/gpt2/model"}).output,
       HasSubstr("hears nothing"));

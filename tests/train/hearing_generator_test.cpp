@@ -68,7 +68,9 @@ class Hearing : public ::testing::TestWithParam<std::string> {
     if (!options.rule) options.rule = say_nothing_twice;
     const auto first = generator.generate_from(heard.prompts, options);
     EXPECT_EQ(generator.generate_from(heard.prompts, options), first) << "what an earlier text left behind counts";
-    return first;
+    std::vector<Tokens> made;
+    for (const GeneratedText& text : first) made.push_back(text.tokens);
+    return made;
   }
   const std::unique_ptr<Device> device_ = testing::test_device();
 };
@@ -143,6 +145,59 @@ TEST_P(Hearing, RulesHoldForGreedyTextsAndBeams) {
   }
 }
 
+// What a search adds up is what the same tokens have when they are forced one by one.
+TEST_P(Hearing, LogProbabilitiesAreThoseOfTheTokensOfTheText) {
+  const auto model = make_model(tiny_config(GetParam()), "test");
+  const Heard heard = recordings(*model, 3, 1);
+  for (const std::int64_t beams : {1, 3}) {
+    Generator generator(*device_, *model, {DType::kF32, 40, 2, beams, true, 1});
+    sharpen(generator.store());
+    GenerationOptions options;
+    options.max_new_tokens = 10;
+    options.stop_tokens = {5, 6, 7};
+    options.sampling.temperature = 0;
+    options.rule = say_nothing_twice;
+    options.score = true;
+    const std::vector<GeneratedText> made = generator.generate_from(heard.prompts, options);
+    std::vector<double> sums(made.size(), 0.0);
+    options.search = false;
+    options.rule = [&](std::size_t text, std::span<const std::int32_t> before, std::span<float> logits) {
+      say_nothing_twice(text, before, logits);
+      const std::int32_t token = made[text].tokens.at(before.size());
+      sums[text] += log_probability(logits, token);
+      for (std::size_t i = 0; i < logits.size(); ++i) {
+        if (static_cast<std::int32_t>(i) != token) logits[i] = -std::numeric_limits<float>::infinity();
+      }
+    };
+    const std::vector<GeneratedText> forced = generator.generate_from(heard.prompts, options);
+    for (std::size_t i = 0; i < made.size(); ++i) {
+      EXPECT_EQ(forced[i].tokens, made[i].tokens);
+      EXPECT_EQ(forced[i].log_probability, 0.0) << "a forced token is certain";
+      EXPECT_LT(made[i].log_probability, -0.01);
+      EXPECT_NEAR(sums[i], made[i].log_probability, 1e-3) << beams << " beams";
+    }
+  }
+}
+
+TEST_P(Hearing, ForcedTokensCountForNoLength) {
+  const auto model = make_model(tiny_config(GetParam()), "test");
+  Heard heard = recordings(*model, 2, 1);
+  heard.prompts[1].ids = heard.prompts[0].ids;
+  heard.prompts[1].features = heard.prompts[0].features;
+  heard.prompts[1].forced = 2;
+  for (const std::int64_t beams : {1, 3}) {
+    Generator generator(*device_, *model, {DType::kF32, 40, 2, beams, true, 1});
+    sharpen(generator.store());
+    GenerationOptions options;
+    options.max_new_tokens = 6;
+    options.sampling.temperature = 0;
+    options.rule = say_nothing_twice;
+    const std::vector<GeneratedText> made = generator.generate_from(heard.prompts, options);
+    EXPECT_EQ(made[0].tokens.size(), 6U);
+    EXPECT_EQ(made[1].tokens.size(), 8U);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, Hearing, ::testing::Values("whisper", "glmasr"),
                          [](const auto& test) { return test.param; });
 
@@ -180,6 +235,7 @@ TEST(BeamSearch, TheLengthPenaltyChoosesAmongThoseThatEnded) {
   const std::vector<std::vector<double>> next = {{0.5, 0.3, 0.2}, {1, 0, 0}, {1, 0, 0}};
   EXPECT_EQ(search(next, {3, 0.0, {}, 10}), (Tokens{0}));
   EXPECT_EQ(search(next, {3, 2.0, {}, 10}), (Tokens{1, 0}));
+  EXPECT_EQ(search(next, {3, 2.0, {}, 10, 1}), (Tokens{0})) << "both are one token long but for the first";
 }
 
 TEST(BeamSearch, StopsAtTheMostTokensAndWhereNothingGoesOn) {

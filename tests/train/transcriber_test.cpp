@@ -7,34 +7,16 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "../data/byte_tokenizer.h"
 #include "base/error.h"
+#include "speech_tokens.h"
 #include "support/test_device.h"
 
 namespace convoy {
 namespace {
 
-const std::vector<std::string>& specials() {
-  static const std::vector<std::string> all = [] {
-    std::vector<std::string> made = {"<|endoftext|>",      "<|startoftranscript|>", "<|en|>",   "<|zh|>",
-                                     "<|transcribe|>",     "<|notimestamps|>",      "<|user|>", "<|assistant|>",
-                                     "<|begin_of_audio|>", "<|end_of_audio|>",      "<|pad|>"};
-    for (int i = 0; i <= 50; ++i) made.push_back(fmt::format("<|{:.2f}|>", 0.02 * i));
-    return made;
-  }();
-  return all;
-}
-
-const ByteTokenizer& tokenizer() {
-  static const ByteTokenizer one(specials(), "<|endoftext|>");
-  return one;
-}
-TokenId id(const std::string& token) {
-  return tokenizer().token_to_id(token).value();
-}
-TokenId at(double seconds) {
-  return id(fmt::format("<|{:.2f}|>", seconds));
-}
+using testing::at;
+using testing::id;
+using testing::tokenizer;
 
 // Windows of one second.
 Json config(const std::string& family) {
@@ -81,23 +63,27 @@ std::vector<float> tone(double seconds, double hertz) {
   return samples;
 }
 
+void set_weights(ParameterStore& store, const Model& model) {
+  store.initialize(3);
+  // The output's rows are moved apart, so that something else than one token is said.
+  for (std::size_t p = 0; p < model.parameters().size(); ++p) {
+    const Parameter& parameter = model.parameters()[p];
+    if (parameter.init_std == 0) continue;
+    std::vector<float> values(static_cast<std::size_t>(parameter.shape.numel()));
+    initialize(parameter, p, 3, values);
+    for (float& value : values) value *= 8;
+    store.set_rows(p, 0, DType::kF32, std::as_bytes(std::span(values)));
+  }
+}
+
 class Transcribing : public ::testing::TestWithParam<std::string> {
  protected:
   std::vector<Transcript> transcribe(const std::vector<Clip>& clips, TranscriberOptions options = {}) {
     options.max_new_tokens = 20;
     const Json json = config(GetParam());
     const auto model = make_model(json, "test");
-    Transcriber transcriber(*device_, *model, tokenizer(), json, json, "test", options);
-    transcriber.store().initialize(3);
-    // The output's rows are moved apart, so that something else than one token is said.
-    for (std::size_t p = 0; p < model->parameters().size(); ++p) {
-      const Parameter& parameter = model->parameters()[p];
-      if (parameter.init_std == 0) continue;
-      std::vector<float> values(static_cast<std::size_t>(parameter.shape.numel()));
-      initialize(parameter, p, 3, values);
-      for (float& value : values) value *= 8;
-      transcriber.store().set_rows(p, 0, DType::kF32, std::as_bytes(std::span(values)));
-    }
+    Transcriber transcriber(*device_, *model, tokenizer(), json, generation_, "test", options);
+    set_weights(transcriber.store(), *model);
     std::vector<Transcript> made(clips.size());
     std::size_t next = 0, done = 0;
     transcriber.transcribe(
@@ -110,8 +96,11 @@ class Transcribing : public ::testing::TestWithParam<std::string> {
           ++done;
         });
     EXPECT_EQ(done, clips.size());
+    counts_ = transcriber.counts();
     return made;
   }
+  Json generation_ = Json::object();
+  TranscriberCounts counts_;  // of the last call
   const std::unique_ptr<Device> device_ = testing::test_device();
 };
 
@@ -190,88 +179,231 @@ TEST_P(WhisperTranscribing, TimesRiseAndTheWholeIsHeard) {
   }
 }
 
+std::vector<std::string> texts(const std::vector<Transcript>& transcripts) {
+  std::vector<std::string> all;
+  for (const Transcript& each : transcripts) all.push_back(each.text);
+  return all;
+}
+
+TEST_P(Transcribing, WhatIsDrawnDependsOnTheRecordingAndTheSeedAlone) {
+  const double window = GetParam() == "whisper" ? 1 : 4;
+  const std::vector<Clip> clips = {{tone(2.3 * window, 500)}, {tone(0.4, 300)}, {tone(window, 700)}};
+  TranscriberOptions options;
+  options.language = GetParam() == "whisper" ? "en" : "";
+  options.fallback.temperatures = {0.7};
+  options.scores = true;
+  options.batch = 1;
+  const auto one = texts(transcribe(clips, options));
+  EXPECT_EQ(texts(transcribe(clips, options)), one);
+  options.batch = 4;
+  options.beams = 2;  // no search where something is drawn
+  EXPECT_EQ(texts(transcribe(clips, options)), one);
+  EXPECT_EQ(texts(transcribe({clips[2], clips[0]}, options)), (std::vector<std::string>{one[2], one[0]}));
+  options.fallback.seed = 43;
+  EXPECT_NE(texts(transcribe(clips, options)), one);
+  options.fallback.temperatures = {0};
+  EXPECT_NE(texts(transcribe(clips, options)), one);
+}
+
+TEST_P(Transcribing, ATextThatFailsIsDecodedAgainAtTheNextTemperature) {
+  const double window = GetParam() == "whisper" ? 1 : 4;
+  const std::vector<Clip> clips = {{tone(2.3 * window, 500)}, {tone(0.4, 300)}};
+  TranscriberOptions options;
+  options.language = GetParam() == "whisper" ? "en" : "";
+  options.scores = true;
+  const auto greedy = transcribe(clips, options);
+  ASSERT_FALSE(greedy[1].scores.empty());
+  const double sure = greedy[1].scores[0].avg_logprob;
+  EXPECT_EQ(counts_.windows, 4);
+  EXPECT_EQ(counts_.again, 0);
+  EXPECT_EQ(greedy[1].scores[0].temperature, 0);
+  EXPECT_LT(sure, 0);
+  EXPECT_DOUBLE_EQ(greedy[1].scores[0].compression_ratio, compression_ratio(greedy[1].text));
+
+  options.fallback.temperatures = {0, 0.4, 0.9};
+  options.fallback.logprob_threshold = sure - 1e-3;
+  EXPECT_EQ(transcribe({clips[1]}, options)[0].text, greedy[1].text);
+  EXPECT_EQ(counts_.again, 0);
+  // Where all fail, the likeliest is taken.
+  options.fallback.logprob_threshold = 1;
+  const auto failed = transcribe(clips, options);
+  EXPECT_EQ(counts_.again, 4);
+  for (std::size_t i = 0; i < clips.size(); ++i) {
+    ASSERT_EQ(failed[i].scores.size(), failed[i].segments.size());
+    for (std::size_t w = 0; w < failed[i].scores.size(); ++w)
+      EXPECT_GE(failed[i].scores[w].avg_logprob, greedy[i].scores.at(w).avg_logprob - 1e-3);
+  }
+  // The greedy text says one thing again and again, what is drawn does not: with the third temperature's numbers.
+  options.fallback.logprob_threshold.reset();
+  options.fallback.compression_ratio_threshold = greedy[1].scores[0].compression_ratio - 1e-6;
+  options.fallback.temperatures = {0, 0, 0.9};
+  const auto drawn = transcribe({clips[1]}, options)[0];
+  EXPECT_EQ(drawn.scores.at(0).temperature, 0.9);
+  EXPECT_LT(drawn.scores[0].compression_ratio, greedy[1].scores[0].compression_ratio);
+  options.fallback.compression_ratio_threshold.reset();
+  options.fallback.temperatures = {0.9};
+  EXPECT_NE(transcribe({clips[1]}, options)[0].text, drawn.text) << "each attempt has random numbers of its own";
+  options.fallback.best_of = 4;
+  const auto best = transcribe(clips, options);
+  options.fallback.best_of = 1;
+  const auto first = transcribe(clips, options);
+  EXPECT_NE(texts(best), texts(first));
+  for (std::size_t i = 0; i < clips.size(); ++i) {
+    for (std::size_t w = 0; w < first[i].scores.size(); ++w)
+      EXPECT_GE(best[i].scores.at(w).avg_logprob, first[i].scores[w].avg_logprob - 1e-3);
+  }
+}
+
+// The tokenizers of published English models have the tokens of languages too.
+TEST_P(WhisperTranscribing, AModelOfEnglishAloneIsToldNoLanguage) {
+  TranscriberOptions options;
+  options.language = "none";
+  const auto plain = transcribe({{tone(0.7, 300)}}, options);
+  generation_ = {{"is_multilingual", false}};
+  for (const char* language : {"", "en", "none"}) {
+    options.language = language;
+    const auto made = transcribe({{tone(0.7, 300), "en"}, {tone(0.7, 300)}}, options);
+    EXPECT_EQ(made[0].text, plain[0].text);
+    EXPECT_EQ(made[1].text, plain[0].text);
+    EXPECT_EQ(made[0].language, "en");
+  }
+  options.language = "zh";
+  EXPECT_THROW(transcribe({{tone(0.7, 300)}}, options), Error);
+  options.language = "";
+  options.task = "translate";
+  EXPECT_THROW(transcribe({{tone(0.7, 300)}}, options), Error);
+}
+
+// Asking for silence on the way, or not, the figures are those of the tokens after the prompt.
+TEST_P(WhisperTranscribing, TheScoreIsTheMeanOverWhatIsSaid) {
+  TranscriberOptions options;
+  options.language = "en";
+  options.scores = true;
+  const Clip clip{tone(0.9, 440)};
+  const WindowScore score = transcribe({clip}, options)[0].scores.at(0);
+
+  const Json json = config("whisper");
+  const auto model = make_model(json, "test");
+  Generator generator(*device_, *model, {DType::kF32, 64, 1, 1, true, 1});
+  set_weights(generator.store(), *model);
+  const SpeechFeatures heard(model->audio().value(), 1, model->audio()->frames);
+  std::vector<float> features(static_cast<std::size_t>(heard.window_floats()));
+  heard.write(clip.samples, features);
+  const GenerationPrompt prompt{
+      {id("<|startoftranscript|>"), id("<|en|>"), id("<|transcribe|>"), id("<|notimestamps|>")}, features};
+  const WhisperRules rules(tokenizer(), json, id("<|endoftext|>"), false);
+  GenerationOptions how;
+  how.max_new_tokens = 20;
+  how.stop_tokens = {id("<|endoftext|>")};
+  how.sampling.temperature = 0;
+  how.sampling.vocab = tokenizer().vocab_size();
+  how.score = true;
+  how.rule = [&](std::size_t, std::span<const std::int32_t> made, std::span<float> logits) {
+    rules.apply({}, made, logits);
+  };
+  const GeneratedText text = generator.generate_from(std::span(&prompt, 1), how).at(0);
+  ASSERT_GT(text.tokens.size(), 2U);
+  EXPECT_LT(text.log_probability, -0.01);
+  EXPECT_NEAR(score.avg_logprob, text.log_probability / static_cast<double>(text.tokens.size()), 1e-4);
+}
+
+TEST_P(WhisperTranscribing, WindowsWithoutSpeechAreLeftOut) {
+  const std::vector<Clip> clips = {{tone(2.3, 500), "en"}, {tone(0.4, 300), ""}};
+  for (const bool timestamps : {false, true}) {
+    TranscriberOptions options;
+    options.timestamps = timestamps;
+    const auto plain = transcribe(clips, options);
+    options.scores = true;
+    const auto scored = transcribe(clips, options);
+    EXPECT_EQ(texts(scored), texts(plain)) << "what is asked on the way changes nothing";
+    for (const Transcript& each : scored) {
+      for (const WindowScore& score : each.scores) {
+        ASSERT_TRUE(score.no_speech_prob);
+        EXPECT_GT(*score.no_speech_prob, 0);
+        EXPECT_LT(*score.no_speech_prob, 0.5);
+      }
+    }
+    options.fallback.no_speech_threshold = 0;
+    options.fallback.logprob_threshold = -1000;
+    EXPECT_EQ(texts(transcribe(clips, options)), texts(plain)) << "a text that the model is sure of is speech";
+    EXPECT_EQ(counts_.silent, 0);
+    options.fallback.logprob_threshold = 1;
+    options.fallback.temperatures = {0, 1};
+    for (const Transcript& each : transcribe(clips, options)) {
+      EXPECT_EQ(each.text, "");
+      EXPECT_TRUE(each.segments.empty());
+    }
+    EXPECT_EQ(counts_.windows, 4);
+    EXPECT_EQ(counts_.silent, 4);
+    EXPECT_EQ(counts_.again, 0) << "silence is no failure";
+    options.fallback.no_speech_threshold = 0.999;
+    transcribe(clips, options);
+    EXPECT_EQ(counts_.silent, 0);
+  }
+}
+
+TEST_P(WhisperTranscribing, EarlierTextLeadsTheNextWindow) {
+  const std::vector<Clip> clips = {{tone(2.6, 500)}, {tone(1.7, 300)}};
+  for (const bool timestamps : {false, true}) {
+    TranscriberOptions options;
+    options.language = "en";
+    options.timestamps = timestamps;
+    options.scores = true;
+    const auto plain = transcribe(clips, options);
+    options.condition_on_prev = true;
+    options.batch = 1;
+    const auto led = transcribe(clips, options);
+    EXPECT_EQ(led[0].segments.at(0).text, plain[0].segments.at(0).text);
+    EXPECT_NE(texts(led), texts(plain));
+    options.batch = 2;
+    EXPECT_EQ(texts(transcribe(clips, options)), texts(led));
+    options.initial_prompt = " a name";
+    const auto prompted = transcribe(clips, options);
+    EXPECT_NE(prompted[0].segments.at(0).text, plain[0].segments.at(0).text);
+    options.condition_on_prev = false;
+    const auto first = transcribe(clips, options);
+    EXPECT_EQ(first[0].segments.at(0).text, prompted[0].segments.at(0).text);
+    if (!timestamps) {
+      EXPECT_EQ(first[0].segments.at(1).text, plain[0].segments.at(1).text);
+    }
+    // What was drawn at more than 0.5 leads nobody.
+    options.initial_prompt = "";
+    options.fallback.temperatures = {0.7};
+    const auto drawn = transcribe(clips, options);
+    options.condition_on_prev = true;
+    EXPECT_EQ(texts(transcribe(clips, options)), texts(drawn));
+  }
+}
+
+TEST(Transcribers, WhatAModelHasNoPlaceForIsRefused) {
+  const auto device = testing::test_device();
+  const auto refused = [&](const std::string& family, const TranscriberOptions& options, const std::string& what) {
+    const Json json = config(family);
+    const auto model = make_model(json, "test");
+    try {
+      const Transcriber transcriber(*device, *model, tokenizer(), json, json, "test", options);
+      ADD_FAILURE() << what;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(what), std::string::npos) << error.what();
+    }
+  };
+  TranscriberOptions options;
+  options.fallback.no_speech_threshold = 0.6;
+  refused("glmasr", options, "no token for silence");
+  options = {};
+  options.condition_on_prev = true;
+  refused("glmasr", options, "no place for what was said before");
+  options = {};
+  options.initial_prompt = "a name";
+  refused("glmasr", options, "no place for what was said before");
+  options = {};
+  options.fallback.temperatures = {-1};
+  refused("whisper", options, "temperature");
+  options.fallback.temperatures = {};
+  refused("whisper", options, "temperature");
+}
+
 INSTANTIATE_TEST_SUITE_P(Whisper, WhisperTranscribing, ::testing::Values("whisper"));
-
-std::vector<float> allowed(const WhisperRules& rules, const std::vector<TokenId>& made,
-                           const std::vector<std::pair<TokenId, float>>& liked = {},
-                           const WhisperRules::Opening& opening = {}) {
-  std::vector<float> logits(static_cast<std::size_t>(tokenizer().vocab_size()), 0.0f);
-  for (const auto& [token, value] : liked) logits[static_cast<std::size_t>(token)] = value;
-  rules.apply(opening, made, logits);
-  return logits;
-}
-bool may(const std::vector<float>& logits, TokenId token) {
-  return std::isfinite(logits[static_cast<std::size_t>(token)]);
-}
-
-TEST(WhisperRules, TheOpeningAllowsOneTokenOfEachList) {
-  const WhisperRules rules(tokenizer(), Json::object(), id("<|endoftext|>"), false);
-  const WhisperRules::Opening opening = {whisper_languages(tokenizer()), {id("<|transcribe|>")}};
-  ASSERT_EQ(opening[0], (std::vector<TokenId>{id("<|en|>"), id("<|zh|>")}));
-  const auto first = allowed(rules, {}, {{id("<|zh|>"), 1}, {'a', 9}}, opening);
-  EXPECT_TRUE(may(first, id("<|zh|>")));
-  EXPECT_FALSE(may(first, id("<|en|>")) || may(first, 'a'));
-  EXPECT_TRUE(may(allowed(rules, {id("<|zh|>")}, {}, opening), id("<|transcribe|>")));
-  const auto said = allowed(rules, {id("<|zh|>"), id("<|transcribe|>")}, {}, opening);
-  EXPECT_TRUE(may(said, 'a') && may(said, id("<|endoftext|>")));
-  EXPECT_FALSE(may(said, id("<|zh|>")) || may(said, at(0)));
-}
-
-TEST(WhisperRules, SuppressedTokensAreNotSaid) {
-  const Json generation{{"suppress_tokens", {'x', -1}}, {"begin_suppress_tokens", {' ', id("<|endoftext|>")}}};
-  const WhisperRules rules(tokenizer(), generation, id("<|endoftext|>"), false);
-  const auto first = allowed(rules, {}), later = allowed(rules, {'a'});
-  EXPECT_FALSE(may(first, 'x') || may(first, ' ') || may(first, id("<|endoftext|>")));
-  EXPECT_FALSE(may(later, 'x'));
-  EXPECT_TRUE(may(later, ' ') && may(later, id("<|endoftext|>")));
-}
-
-TEST(WhisperRules, TimesComeInPairsAndNeverGoBack) {
-  const WhisperRules rules(tokenizer(), {{"max_initial_timestamp_index", 10}}, id("<|endoftext|>"), true);
-  const auto first = allowed(rules, {});
-  EXPECT_TRUE(may(first, at(0)) && may(first, at(0.2)));
-  EXPECT_FALSE(may(first, at(0.22)) || may(first, 'a') || may(first, id("<|endoftext|>")));
-  const auto text = allowed(rules, {at(0.1)}, {{'a', 9}});
-  EXPECT_TRUE(may(text, 'a'));
-  EXPECT_FALSE(may(text, at(0.5))) << "one time begins a segment";
-  const auto open = allowed(rules, {at(0.1), 'a'}, {{'a', 9}});
-  EXPECT_TRUE(may(open, 'a') && may(open, at(0.12)));
-  EXPECT_FALSE(may(open, at(0.1))) << "a segment lasts";
-  const auto closed = allowed(rules, {at(0.1), 'a', at(0.4)}, {{'a', 9}, {id("<|endoftext|>"), 8}});
-  EXPECT_TRUE(may(closed, at(0.4)) && may(closed, id("<|endoftext|>")));
-  EXPECT_FALSE(may(closed, 'a') || may(closed, at(0.38)));
-  const auto again = allowed(rules, {at(0.1), 'a', at(0.4), at(0.4)}, {{'a', 9}});
-  EXPECT_TRUE(may(again, 'a'));
-  EXPECT_FALSE(may(again, at(0.5)));
-  // Together the times are likelier than any one word.
-  const auto drowned = allowed(rules, {at(0.1), 'a'}, {{'a', 2}});
-  EXPECT_FALSE(may(drowned, 'a'));
-  EXPECT_TRUE(may(drowned, at(0.5)));
-}
-
-TEST(WhisperRules, TokensBecomeSegments) {
-  const TimestampTokens times(tokenizer());
-  ASSERT_EQ(times.count, 51);
-  const auto split = [&](const std::vector<TokenId>& said) { return split_by_times(said, times, 1.0); };
-  TimedWindow two = split({at(0), 'a', at(0.4), at(0.5), 'b', 'c', at(0.9)});
-  ASSERT_EQ(two.segments.size(), 2U);
-  EXPECT_DOUBLE_EQ(two.segments[0].end, 0.4);
-  EXPECT_DOUBLE_EQ(two.segments[1].start, 0.5);
-  EXPECT_EQ(two.segments[1].tokens, (std::vector<TokenId>{'b', 'c'}));
-  EXPECT_DOUBLE_EQ(two.consumed, 1.0);
-  TimedWindow cut = split({at(0), 'a', at(0.4), at(0.4), 'b'});
-  ASSERT_EQ(cut.segments.size(), 1U) << "what the window cuts off is heard again";
-  EXPECT_DOUBLE_EQ(cut.consumed, 0.4);
-  TimedWindow one = split({at(0.2), 'a', at(0.7)});
-  ASSERT_EQ(one.segments.size(), 1U);
-  EXPECT_DOUBLE_EQ(one.segments[0].start, 0.2);
-  EXPECT_DOUBLE_EQ(one.segments[0].end, 0.7);
-  TimedWindow plain = split({'a', 'b'});
-  ASSERT_EQ(plain.segments.size(), 1U);
-  EXPECT_DOUBLE_EQ(plain.segments[0].end, 1.0);
-  EXPECT_TRUE(split({}).segments.empty());
-  EXPECT_TRUE(split({at(0), at(0.5)}).segments.empty());
-}
 
 TEST(Transcripts, WindowsJoinWithSpacesWhereTheScriptHasThem) {
   EXPECT_EQ(join_texts("a cat", "sat"), "a cat sat");
