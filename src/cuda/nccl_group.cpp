@@ -152,7 +152,7 @@ void NcclGroup::fail(ncclResult_t result, const char* what) {
 
 void NcclGroup::blame(const Error& error, bool others_may_be_lost) {
   // A rank that dies keeps its place in the host's group for a moment, while the kernel takes its memory down.
-  const auto deadline = Clock::now() + Seconds(others_may_be_lost ? std::min(5.0, timeout_) : 0);
+  const auto deadline = Clock::now() + Seconds(others_may_be_lost ? std::min(8.0, timeout_) : 0);
   while (Clock::now() < deadline) {
     host_.progress();
     host_.look_around(true);

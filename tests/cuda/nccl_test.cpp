@@ -404,6 +404,23 @@ TEST(Nccl, ARemoteErrorIsTheDeadRanksWhereOneDied) {
   EXPECT_EQ(results[0].value.rfind("soon 138 rank 1 died", 0), 0U) << results[0].value << results[0].failure;
 }
 
+TEST(Nccl, AcrossHostsTheDeadRankIsNamedToo) {
+  if (!testing::can_cross_hosts()) GTEST_SKIP() << "built without Gloo";
+  const std::vector<RankResult> results = testing::run_ranks(
+      2,
+      [](Communicator& host) {
+        ::setenv("FAKE_NCCL", ("remote-after=" + std::to_string(kFirst + 2)).c_str(), 1);
+        Joined joined(host, {10, true});
+        return sum_for_ever(joined, [&](int i) {
+          if (i == 2) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+          if (i == 2 && host.rank() == 1) ::kill(::getpid(), SIGKILL);
+        });
+      },
+      testing::Connection{true, 10.0});
+  EXPECT_NE(results[0].value.find(" 138 rank 1 "), std::string::npos) << results[0].value << results[0].failure;
+  EXPECT_EQ(results[0].value.find("not aborted"), std::string::npos) << results[0].value;
+}
+
 TEST(Nccl, ARemoteErrorOfNobodyIsTold) {
   for (const RankResult& result : testing::run_ranks(2, [](Communicator& host) {
          ::setenv("FAKE_NCCL", ("remote-after=" + std::to_string(kFirst + 2)).c_str(), 1);
