@@ -333,7 +333,7 @@ TEST(Nccl, JoiningThatFailsLeavesTheHostsGroup) {
   EXPECT_LT(seconds_since(begin), 20);
 }
 
-// The groups of operations before training's own.
+// The groups of operations before the first sum, which takes two: blocks are exchanged, and sums gathered.
 constexpr int kFirst = 2;
 
 std::string sum_for_ever(Joined& joined, const std::function<void(int)>& before) {
@@ -409,7 +409,7 @@ TEST(Nccl, AcrossHostsTheDeadRankIsNamedToo) {
   const std::vector<RankResult> results = testing::run_ranks(
       2,
       [](Communicator& host) {
-        ::setenv("FAKE_NCCL", ("remote-after=" + std::to_string(kFirst + 2)).c_str(), 1);
+        ::setenv("FAKE_NCCL", ("remote-after=" + std::to_string(kFirst + 4)).c_str(), 1);
         Joined joined(host, {10, true});
         return sum_for_ever(joined, [&](int i) {
           if (i == 2) std::this_thread::sleep_for(std::chrono::milliseconds(100));
