@@ -133,6 +133,16 @@ class NcclCommunicator final : public QueuedCommunicator {
     return false;
   }
 
+  // Meetings in the host's group: where one fails, so does NCCL's, which others may wait in.
+  template <typename Meeting>
+  void or_abort(const Meeting& meeting) {
+    try {
+      meeting();
+    } catch (...) {
+      group_.abort();
+      throw;
+    }
+  }
   // The ranks are here, and about to do the same.
   void meet(const char* operation, DType dtype, std::uint64_t shape);
   // A group that was split off, at its first operation on the GPU.
@@ -259,7 +269,7 @@ void NcclCommunicator::meet(const char* operation, DType dtype, std::uint64_t sh
   const GatherPiece piece{reinterpret_cast<const std::byte*>(&marks_[own]),
                           reinterpret_cast<std::byte*>(marks_.data()),
                           {std::int64_t{8} * size(), 8}};
-  host_->all_gather(DType::kU8, std::span(&piece, 1));
+  or_abort([&] { host_->all_gather(DType::kU8, std::span(&piece, 1)); });
   for (std::size_t r = 0; r < marks_.size(); ++r) {
     if (marks_[r] == marks_[own]) continue;
     throw internal_error(fmt::format("rank {} is in {} and rank {} in another operation, or in one of another size",
@@ -509,8 +519,10 @@ void NcclCommunicator::send(std::span<const std::byte> bytes, int to) {
     if (bytes.empty() || !lane_->holds(bytes.data())) return through_host([&] { host_->send(bytes, to); });
     check(group_.joined(), "messages of a GPU's memory come after another operation on it");
     std::uint64_t length = bytes.size();
-    host_->send(std::as_bytes(std::span(&length, 1)), to);
-    host_->receive(std::as_writable_bytes(std::span(&length, 1)), to);
+    or_abort([&] {
+      host_->send(std::as_bytes(std::span(&length, 1)), to);
+      host_->receive(std::as_writable_bytes(std::span(&length, 1)), to);
+    });
     traffic_.point_to_point += bytes.size();
     ++traffic_.operations;
     group_.together("a send", [&](const auto& took) {
@@ -526,8 +538,10 @@ void NcclCommunicator::receive(std::span<std::byte> bytes, int from) {
     if (bytes.empty() || !lane_->holds(bytes.data())) return through_host([&] { host_->receive(bytes, from); });
     check(group_.joined(), "messages of a GPU's memory come after another operation on it");
     std::uint64_t length = 0;
-    host_->receive(std::as_writable_bytes(std::span(&length, 1)), from);
-    host_->send(std::as_bytes(std::span(&length, 1)), from);
+    or_abort([&] {
+      host_->receive(std::as_writable_bytes(std::span(&length, 1)), from);
+      host_->send(std::as_bytes(std::span(&length, 1)), from);
+    });
     if (length != bytes.size())
       throw internal_error(
           fmt::format("rank {} sent {} bytes where rank {} expects {}", from, length, rank(), bytes.size()));
