@@ -31,7 +31,8 @@ int be_worker(const RunConfig& config, const WorkerEnvironment& worker, const Ra
   std::unique_ptr<Communicator> communicator = connect(options);
   try {
     device = make_device(config.device, {worker.local_rank, worker.local_size, config.deterministic, config.tf32});
-    communicator = device_communicator(*device, std::move(communicator));
+    communicator =
+        device_communicator(*device, communicator, {config.gpu_communicator, config.deterministic, config.timeout});
     return job(*device, *communicator);
   } catch (const std::exception& failure) {
     if (communicator) communicator->abort(failure.what());

@@ -86,6 +86,10 @@ class Communicator {
 
   // Tells the others that this rank is alive and getting on: the timeout counts from a rank's last sign of progress.
   virtual void progress() = 0;
+  // For whoever waits for the group's ranks by other means than this group (a GPU's collective operations): throws if
+  // the group is known to be broken, else returns at once. `suspects`: something went wrong, so a rank that left counts
+  // as lost too. From any thread.
+  virtual void look_around(bool /*suspects*/) {}
   // Ends the group for all: the others' operations throw an error with `reason`. For a rank that fails with an error of
   // its own, before it exits.
   virtual void abort(const std::string& reason) = 0;

@@ -135,6 +135,10 @@ class GlooCommunicator final : public QueuedCommunicator {
   }
   std::unique_ptr<Communicator> split(int color) override;
   void progress() override { monitor_->progress(); }
+  void look_around(bool suspects) override {
+    if (suspects) monitor_->suspect();
+    monitor_->check();
+  }
   void abort(const std::string& reason) override { monitor_->abort(reason); }
 
  private:

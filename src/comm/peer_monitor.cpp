@@ -80,6 +80,10 @@ void PeerMonitor::end() {
   stop();
 }
 
+void PeerMonitor::suspect() {
+  if (!connection_lost_.exchange(true)) changed_.notify_all();
+}
+
 void PeerMonitor::check() const {
   const std::lock_guard guard(lock_);
   if (error_) throw *error_;

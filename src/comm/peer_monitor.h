@@ -48,6 +48,8 @@ class PeerMonitor {
   void abort(const std::string& reason);
   // This rank is about to leave: ends what its own other thread waits for.
   void end();
+  // Something went wrong that a lost rank would explain: from now on missing posts count sooner.
+  void suspect();
   // Throws if the group is broken.
   void check() const;
   // Gloo has lost a connection, as `what` says: finds out whose, and throws.

@@ -61,6 +61,7 @@ class ShmCommunicator final : public QueuedCommunicator {
   }
   std::unique_ptr<Communicator> split(int color) override;
   void progress() override { segment_.progress(); }
+  void look_around(bool suspects) override { segment_.look_around(suspects); }
   void abort(const std::string& reason) override { segment_.abort(reason); }
 
  private:

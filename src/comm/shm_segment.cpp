@@ -359,6 +359,20 @@ void ShmSegment::progress() {
   control(rank()).progress.store(now_ns(), std::memory_order_relaxed);
 }
 
+void ShmSegment::look_around(bool left_too) {
+  if (header_->aborted.load(std::memory_order_acquire) == 2) throw peer_lost(header_->reason);
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank()) continue;
+    const std::uint32_t state = control(r).state.load(std::memory_order_acquire);
+    const bool died = state == kHere && !holds_lock(r) && control(r).state.load(std::memory_order_acquire) == kHere;
+    if (!died && !(left_too && state == kLeft)) continue;
+    if (header_->aborted.load(std::memory_order_acquire) == 2) throw peer_lost(header_->reason);
+    const Error lost = peer_lost(fmt::format("rank {} {} (seen by rank {})", r, died ? "died" : "has left", rank()));
+    publish(lost.message());
+    throw lost;
+  }
+}
+
 void ShmSegment::abort(const std::string& reason) {
   publish(fmt::format("rank {} failed: {}", rank(), reason));
 }

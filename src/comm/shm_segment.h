@@ -59,6 +59,8 @@ class ShmSegment {
   void wake();
 
   void progress();
+  // Throws if the job was aborted or a rank died; with `left_too`, also if one has left.
+  void look_around(bool left_too);
   // Tells the others that this rank is gone, and ends what its own other thread waits for.
   void leave();
   void abort(const std::string& reason);

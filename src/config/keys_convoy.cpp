@@ -304,6 +304,12 @@ Section rank_keys() {
   s.add("sparse_embedding_updates", &RunConfig::sparse_embedding_updates,
         "Leave rows of the embedding that a step does not use as they are: no decay, no fading moments. Without effect "
         "where the head shares the embedding.");
+  s.add_word(
+       "gpu_communicator", &RunConfig::gpu_communicator, {"auto", "nccl", "ipc", "host"},
+       "cuda: how ranks exchange what lies in their GPUs. nccl: a GPU for each rank, also across hosts; ipc: by "
+       "reading one another's memory, on one host, also where ranks share a GPU; host: through host memory; auto: "
+       "on one host ipc where it can be had, else and across hosts nccl, else host.")
+      .per_process();
   s.add("timeout", &RunConfig::timeout, "Seconds without a sign of progress after which a rank is given up.")
       .range(0)
       .open_min()

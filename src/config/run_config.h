@@ -148,6 +148,7 @@ struct RunConfig {
   OffloadDevice offload_optimizer = OffloadDevice::kNone, offload_param = OffloadDevice::kNone;
   GradientCompression gradient_compression = GradientCompression::kNone;
   bool sparse_embedding_updates = false;
+  std::string gpu_communicator = "auto";
   double timeout = 30;  // seconds
   std::int64_t max_restarts = 0;
   std::optional<std::string> elastic;         // "MIN:MAX" ranks

@@ -319,10 +319,7 @@ bool can_map_all(CudaDevice& device, Communicator& host) {
 }  // namespace
 
 std::unique_ptr<Communicator> make_ipc_communicator(CudaDevice& device, std::unique_ptr<Communicator> host) {
-  if (host->size() > cuda::kMostSummedRanks || !can_map_all(device, *host)) {
-    if (host->rank() == 0) log_info("ranks exchange through host memory: they cannot map one another's GPU memory");
-    return host;
-  }
+  if (host->size() > cuda::kMostSummedRanks || !can_map_all(device, *host)) return host;
   return std::make_unique<IpcCommunicator>(device, std::move(host));
 }
 

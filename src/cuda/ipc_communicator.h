@@ -12,8 +12,7 @@ namespace convoy {
 class CudaDevice;
 
 // `host` joins the same ranks in shared memory; it keeps them in step and carries what lies in host memory. All ranks
-// must call. Returns `host` itself, after a word in the log, where a rank cannot map another's memory, and for more
-// than 16 ranks: then the operations work on copies in host memory.
+// must call. Returns `host` itself where a rank cannot map another's memory, and for more than 16 ranks.
 std::unique_ptr<Communicator> make_ipc_communicator(CudaDevice& device, std::unique_ptr<Communicator> host);
 
 }  // namespace convoy

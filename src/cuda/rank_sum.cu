@@ -1,5 +1,8 @@
 #include "cuda/rank_sum.h"
 
+#include <algorithm>
+
+#include "base/error.h"
 #include "cuda/numeric.cuh"
 
 namespace convoy::cuda {
@@ -55,6 +58,73 @@ __global__ void rank_sum_kernel(Operands operands, int ranks, T* out, std::int64
   store_pack<N>(out + at * N, result);
 }
 
+struct ManyOperands {
+  const std::byte* of[kMostManySummed];
+};
+
+// Like a binary counter: a sum of 2^l operands waits on level l for its neighbour. The number of operands is the same
+// for all threads, so no branch parts them.
+template <typename T, int N>
+__global__ void many_sum_kernel(ManyOperands operands, int count, T* out, std::int64_t packs) {
+  const std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kBlock + threadIdx.x;
+  if (at >= packs) return;
+  using W = typename Wide<T>::type;
+  constexpr int kLevels = 9;  // 2^8 operands
+  W levels[kLevels][N];
+  for (int i = 0; i < count; ++i) {
+    const Pack<T, N> loaded = load_pack<N>(reinterpret_cast<const T*>(operands.of[i]) + at * N);
+    W carry[N];
+#pragma unroll
+    for (int e = 0; e < N; ++e) carry[e] = Wide<T>::in(loaded.v[e]);
+    bool carried = true;
+#pragma unroll
+    for (int level = 0; level < kLevels; ++level) {
+      if (carried && (i >> level & 1) != 0) {
+#pragma unroll
+        for (int e = 0; e < N; ++e) carry[e] = levels[level][e] + carry[e];
+      } else if (carried) {
+        carried = false;
+#pragma unroll
+        for (int e = 0; e < N; ++e) levels[level][e] = carry[e];
+      }
+    }
+  }
+  // What is left has no neighbour of its size: the smaller (right) into the larger.
+  W sum[N];
+  bool first = true;
+#pragma unroll
+  for (int level = 0; level < kLevels; ++level) {
+    if ((count >> level & 1) == 0) continue;
+#pragma unroll
+    for (int e = 0; e < N; ++e) sum[e] = first ? levels[level][e] : levels[level][e] + sum[e];
+    first = false;
+  }
+  Pack<T, N> result;
+#pragma unroll
+  for (int e = 0; e < N; ++e) result.v[e] = Wide<T>::out(sum[e]);
+  store_pack<N>(out + at * N, result);
+}
+
+template <typename T>
+void launch_many(std::span<const std::byte* const> from, std::byte* to, std::int64_t count, cudaStream_t stream) {
+  constexpr int kPack = static_cast<int>(16 / sizeof(T));
+  ManyOperands operands{};
+  bool whole = reinterpret_cast<std::uintptr_t>(to) % 16 == 0;
+  for (std::size_t r = 0; r < from.size(); ++r) {
+    operands.of[r] = from[r];
+    whole = whole && reinterpret_cast<std::uintptr_t>(from[r]) % 16 == 0;
+  }
+  T* out = reinterpret_cast<T*>(to);
+  const int ranks = static_cast<int>(from.size());
+  const std::int64_t packs = whole ? count / kPack : 0;
+  if (packs > 0) many_sum_kernel<T, kPack><<<grid_of(packs, kBlock), kBlock, 0, stream>>>(operands, ranks, out, packs);
+  for (std::size_t r = 0; r < from.size(); ++r) operands.of[r] += packs * 16;
+  const std::int64_t rest = count - packs * kPack;
+  if (rest > 0)
+    many_sum_kernel<T, 1><<<grid_of(rest, kBlock), kBlock, 0, stream>>>(operands, ranks, out + packs * kPack, rest);
+  check_launch("a sum over ranks");
+}
+
 template <typename T, int N>
 void launch(const Operands& operands, int ranks, T* out, std::int64_t packs, cudaStream_t stream) {
   if (packs == 0) return;
@@ -97,6 +167,18 @@ void launch_rank_sum(DType dtype, const RankOperands& operands, int ranks, std::
                      cudaStream_t stream) {
   if (dtype == DType::kF64) return launch_for<double>(operands, ranks, out, count, stream);
   with_type(dtype, [&]<typename T>() { launch_for<T>(operands, ranks, out, count, stream); });
+}
+
+void launch_rank_sum(DType dtype, std::span<const std::byte* const> operands, std::byte* out, std::int64_t count,
+                     cudaStream_t stream) {
+  check(!operands.empty() && operands.size() <= kMostManySummed, "a sum over no ranks, or over more than 256");
+  if (operands.size() <= kMostSummedRanks) {
+    RankOperands few{};
+    std::copy(operands.begin(), operands.end(), few.begin());
+    return launch_rank_sum(dtype, few, static_cast<int>(operands.size()), out, count, stream);
+  }
+  if (dtype == DType::kF64) return launch_many<double>(operands, out, count, stream);
+  with_type(dtype, [&]<typename T>() { launch_many<T>(operands, out, count, stream); });
 }
 
 }  // namespace convoy::cuda

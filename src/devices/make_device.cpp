@@ -3,8 +3,8 @@
 #include "base/error.h"
 #include "cpu/cpu_device.h"
 #ifdef CONVOY_HAS_CUDA
+#include "cuda/choose_communicator.h"
 #include "cuda/cuda_device.h"
-#include "cuda/ipc_communicator.h"
 #endif
 
 namespace convoy {
@@ -27,13 +27,15 @@ std::unique_ptr<Device> make_device(std::string_view name, const DeviceOptions& 
 #endif
 }
 
-std::unique_ptr<Communicator> device_communicator(Device& device, std::unique_ptr<Communicator> host) {
+std::unique_ptr<Communicator> device_communicator(Device& device, std::unique_ptr<Communicator>& host,
+                                                  const ExchangeOptions& options) {
 #ifdef CONVOY_HAS_CUDA
-  auto* cuda = dynamic_cast<CudaDevice*>(&device);
-  if (cuda != nullptr && host->name() == "shm") return make_ipc_communicator(*cuda, std::move(host));
+  if (auto* cuda = dynamic_cast<CudaDevice*>(&device); cuda != nullptr && host->size() > 1)
+    return choose_gpu_communicator(*cuda, host, options.kind, {options.timeout_seconds, options.deterministic});
 #endif
   static_cast<void>(device);
-  return host;
+  static_cast<void>(options);
+  return std::move(host);
 }
 
 int device_count(std::string_view name) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "comm/communicator.h"
@@ -21,8 +22,16 @@ std::unique_ptr<Device> make_device(std::string_view name, const DeviceOptions& 
 // How many devices of the name this process sees.
 int device_count(std::string_view name);
 
+// How ranks exchange what lies in their GPUs' memory.
+struct ExchangeOptions {
+  std::string kind = "auto";  // the run's gpu_communicator: auto, nccl, ipc or host
+  bool deterministic = true;  // sums by the fixed tree
+  double timeout_seconds = 30;
+};
+
 // The communicator for tensors of `device`: `host`, or one that wraps it and reaches the device's memory. All ranks
-// must call.
-std::unique_ptr<Communicator> device_communicator(Device& device, std::unique_ptr<Communicator> host);
+// must call, with the same options. `host` is empty afterwards. Throws a usage error where the kind cannot be had.
+std::unique_ptr<Communicator> device_communicator(Device& device, std::unique_ptr<Communicator>& host,
+                                                  const ExchangeOptions& options = {});
 
 }  // namespace convoy

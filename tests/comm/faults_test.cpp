@@ -115,6 +115,51 @@ TEST(Faults, ARankThatGetsOnIsWaitedFor) {
   for (const RankResult& result : results) EXPECT_EQ(result.value, "met") << result.failure;
 }
 
+// Without meeting anyone, as while a GPU's operation runs.
+TEST(Faults, WhoeverLooksAroundSeesThatARankDiedOrAborted) {
+  for (const bool aborts : {false, true}) {
+    for (const bool across_hosts : {false, true}) {
+      if (across_hosts && !testing::can_cross_hosts()) break;
+      const auto results = run_ranks(
+          2,
+          [&](Communicator& c) -> std::string {
+            c.barrier();
+            const auto begin = Clock::now();
+            while (std::chrono::duration<double>(Clock::now() - begin).count() < 8) {
+              c.progress();
+              c.look_around(c.rank() == 0 && across_hosts);
+              std::this_thread::sleep_for(std::chrono::milliseconds(10));
+              if (c.rank() == 1 && Clock::now() - begin > std::chrono::milliseconds(300)) {
+                if (!aborts) ::kill(::getpid(), SIGKILL);
+                c.abort("of its own");
+                return "";
+              }
+            }
+            return "nothing";
+          },
+          testing::Connection{across_hosts, 3.0});
+      EXPECT_EQ(results[0].failure.rfind(aborts ? "rank 1 failed: of its own" : "rank 1 died", 0), 0u)
+          << across_hosts << " " << results[0].failure << results[0].value;
+    }
+  }
+}
+
+TEST(Faults, ARankThatLeftIsLostOnlyToWhomItIsSuspect) {
+  const auto results = run_ranks(2, [&](Communicator& c) -> std::string {
+    c.barrier();
+    if (c.rank() == 1) return "";
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    c.look_around(false);
+    try {
+      c.look_around(true);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "nothing";
+  });
+  EXPECT_EQ(results[0].value, "rank 1 has left (seen by rank 0)") << results[0].failure;
+}
+
 TEST(Faults, AbortTellsTheReason) {
   const auto results = run_ranks(3, [&](Communicator& c) -> std::string {
     if (c.rank() == 1) {
