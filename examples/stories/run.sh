@@ -13,7 +13,7 @@ cd "$work"
 make() { awk -f "$here/stories.awk" "$@"; }
 make -v pairs=held -v n=1000 -v seed=1 -v format=csv >test.csv
 make -v pairs=held -v n=500 -v seed=2 -v format=csv -v avoid='test.csv' >dev.csv
-make -v n=1000 -v seed=3 -v format=csv >train.csv
+make -v n=2000 -v seed=3 -v format=csv >train.csv
 make -v n=60000 -v seed=4 -v format=jsonl -v avoid=train.csv >stories.jsonl
 words=$(awk -f "$here/words.awk" train.csv test.csv)
 "$convoy" tokenizer train stories.jsonl --vocab_size 700 --output tokenizer --eos '<|endoftext|>'

@@ -88,8 +88,8 @@ TEST_F(Ranks, ExportWritesAPlainFolder) {
       {"export", run + "/checkpoint-12", "--output", folder_ / "wide", "--dtype", "f32", "--max_shard_size", "0.0002"});
   ASSERT_EQ(wide.status, 0) << wide.output;
   EXPECT_TRUE(std::filesystem::exists(folder_ / "wide/model.safetensors.index.json"));
-  const Result back =
-      run_convoy({"generate", folder_ / "wide", "--prompt", "The cat", "--max_new_tokens", "4", "--greedy"});
+  const Result back = run_convoy(
+      {"generate", folder_ / "wide", "--prompt", "The cat", "--max_new_tokens", "4", "--greedy", "--threads", "1"});
   EXPECT_EQ(back.status, 0) << back.output;
   EXPECT_EQ(run_convoy({"export", run, "--output", run + "/checkpoint-12"}).status, 2);
   EXPECT_EQ(run_convoy({"export", folder_ / "nothing", "--output", folder_ / "out"}).status, 2);
