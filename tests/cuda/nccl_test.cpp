@@ -30,9 +30,17 @@ int aborts() {
   return count == nullptr ? -1 : count();
 }
 
+// The tests of real GPUs in this program look for the machine's own library: the variable is set for this call alone.
+NcclFound find_at(const char* library) {
+  const char* const old = std::getenv("CONVOY_NCCL_LIBRARY");
+  const std::string before = old == nullptr ? "" : old;
+  ::setenv("CONVOY_NCCL_LIBRARY", library, 1);
+  NcclFound found = find_nccl();
+  old == nullptr ? ::unsetenv("CONVOY_NCCL_LIBRARY") : ::setenv("CONVOY_NCCL_LIBRARY", before.c_str(), 1);
+  return found;
+}
 NcclFound fake() {
-  ::setenv("CONVOY_NCCL_LIBRARY", CONVOY_FAKE_NCCL, 1);
-  return find_nccl();
+  return find_at(CONVOY_FAKE_NCCL);
 }
 
 std::vector<std::byte> values_of(DType dtype, int rank, std::int64_t count, int seed) {
@@ -282,13 +290,11 @@ TEST(Nccl, TwoRanksOnOneGpuAreRefused) {
 }
 
 TEST(Nccl, ALibraryThatDoesNotServeIsAWordAndNoCrash) {
-  ::setenv("CONVOY_NCCL_LIBRARY", "/nowhere/libnccl.so.2", 1);
-  NcclFound found = find_nccl();
+  NcclFound found = find_at("/nowhere/libnccl.so.2");
   EXPECT_EQ(found.api, nullptr);
   EXPECT_NE(found.reason.find("cannot open NCCL"), std::string::npos) << found.reason;
   EXPECT_NE(found.reason.find("CONVOY_NCCL_LIBRARY"), std::string::npos) << found.reason;
-  ::setenv("CONVOY_NCCL_LIBRARY", CONVOY_FAKE_NCCL_WITHOUT_FINALIZE, 1);
-  found = find_nccl();
+  found = find_at(CONVOY_FAKE_NCCL_WITHOUT_FINALIZE);
   EXPECT_EQ(found.api, nullptr);
   EXPECT_NE(found.reason.find("this NCCL has no ncclCommFinalize"), std::string::npos) << found.reason;
   ::setenv("FAKE_NCCL", "version=21000", 1);
