@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <map>
 #include <optional>
 #include <vector>
@@ -44,7 +43,7 @@ std::vector<std::string> gather_texts(Communicator& host, const std::string& min
   const auto ranks = static_cast<std::size_t>(host.size());
   std::vector<char> all(ranks * kLength);
   char* own = all.data() + static_cast<std::size_t>(host.rank()) * kLength;
-  std::memcpy(own, mine.data(), std::min(mine.size(), kLength - 1));
+  mine.copy(own, kLength - 1);
   const GatherPiece piece{reinterpret_cast<const std::byte*>(own),
                           reinterpret_cast<std::byte*>(all.data()),
                           {static_cast<std::int64_t>(all.size()), static_cast<std::int64_t>(kLength)}};
