@@ -89,6 +89,21 @@ class QueuedCommunicator : public Communicator {
     traffic_.seconds_waiting += seconds_waited() - before;
   }
 
+  // An operation that another group does for this one: what it sends counts here.
+  template <typename Operation>
+  void through(const Communicator& other, const Operation& operation) {
+    const Traffic before = other.traffic();
+    operation();
+    const Traffic& after = other.traffic();
+    traffic_.reduce_scatter += after.reduce_scatter - before.reduce_scatter;
+    traffic_.all_gather += after.all_gather - before.all_gather;
+    traffic_.all_reduce += after.all_reduce - before.all_reduce;
+    traffic_.broadcast += after.broadcast - before.broadcast;
+    traffic_.all_to_all += after.all_to_all - before.all_to_all;
+    traffic_.point_to_point += after.point_to_point - before.point_to_point;
+    traffic_.operations += after.operations - before.operations;
+  }
+
   AsyncQueue queue_;
   Traffic traffic_;
 

@@ -13,6 +13,16 @@
 #include "cuda/rank_sum.h"
 
 namespace convoy {
+
+cudaStream_t cuda::make_urgent_stream() {
+  int lowest = 0;
+  int highest = 0;
+  check_cuda(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "the priorities of streams");
+  cudaStream_t stream = nullptr;
+  check_cuda(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest), "a CUDA stream");
+  return stream;
+}
+
 namespace {
 
 using cuda::check_cuda;
@@ -21,10 +31,7 @@ class CudaLane final : public GpuLane {
  public:
   explicit CudaLane(CudaDevice& device) : device_(device) {
     enter();
-    int lowest = 0;
-    int highest = 0;
-    check_cuda(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "the priorities of streams");
-    check_cuda(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, highest), "a CUDA stream");
+    stream_ = cuda::make_urgent_stream();
     for (cudaEvent_t& event : ready_)
       check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "a CUDA event");
     check_cuda(cudaEventCreateWithFlags(&end_, cudaEventDisableTiming), "a CUDA event");

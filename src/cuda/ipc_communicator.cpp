@@ -15,6 +15,7 @@
 #include "comm/queued_communicator.h"
 #include "cuda/cuda_check.h"
 #include "cuda/cuda_device.h"
+#include "cuda/cuda_lane.h"
 #include "cuda/rank_sum.h"
 
 namespace convoy {
@@ -58,10 +59,7 @@ class MappedMemory {
 class IpcCommunicator final : public QueuedCommunicator {
  public:
   IpcCommunicator(CudaDevice& device, std::unique_ptr<Communicator> host) : device_(device), host_(std::move(host)) {
-    int lowest = 0;
-    int highest = 0;
-    check_cuda(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "the priorities of streams");
-    check_cuda(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, highest), "a CUDA stream");
+    stream_ = cuda::make_urgent_stream();
     for (cudaEvent_t& event : ready_)
       check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "a CUDA event");
   }
@@ -124,16 +122,7 @@ class IpcCommunicator final : public QueuedCommunicator {
   double seconds_waited() const override { return host_->traffic().seconds_waiting; }
   template <typename Operation>
   void through_host(const Operation& operation) {
-    const Traffic before = host_->traffic();
-    operation();
-    const Traffic& after = host_->traffic();
-    traffic_.reduce_scatter += after.reduce_scatter - before.reduce_scatter;
-    traffic_.all_gather += after.all_gather - before.all_gather;
-    traffic_.all_reduce += after.all_reduce - before.all_reduce;
-    traffic_.broadcast += after.broadcast - before.broadcast;
-    traffic_.all_to_all += after.all_to_all - before.all_to_all;
-    traffic_.point_to_point += after.point_to_point - before.point_to_point;
-    traffic_.operations += after.operations - before.operations;
+    through(*host_, operation);
   }
 
   template <typename Piece, typename At, typename Count>

@@ -77,16 +77,7 @@ class NcclCommunicator final : public QueuedCommunicator {
 
   template <typename Operation>
   void through_host(const Operation& operation) {
-    const Traffic before = host_->traffic();
-    operation();
-    const Traffic& after = host_->traffic();
-    traffic_.reduce_scatter += after.reduce_scatter - before.reduce_scatter;
-    traffic_.all_gather += after.all_gather - before.all_gather;
-    traffic_.all_reduce += after.all_reduce - before.all_reduce;
-    traffic_.broadcast += after.broadcast - before.broadcast;
-    traffic_.all_to_all += after.all_to_all - before.all_to_all;
-    traffic_.point_to_point += after.point_to_point - before.point_to_point;
-    traffic_.operations += after.operations - before.operations;
+    through(*host_, operation);
   }
   template <typename Piece, typename At, typename Count>
   bool on_device(std::span<const Piece> pieces, const At& at, const Count& count) const {
