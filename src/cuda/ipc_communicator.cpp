@@ -76,19 +76,19 @@ class IpcCommunicator final : public QueuedCommunicator {
   bool reaches_device_memory() const override { return true; }
 
   void broadcast(std::span<std::byte> bytes, int root) override {
-    direct([&] { through_host([&] { host_->broadcast(bytes, root); }); });
+    direct([&] { through(*host_, [&] { host_->broadcast(bytes, root); }); });
   }
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive) override {
-    direct([&] { through_host([&] { host_->all_to_all(send, receive); }); });
+    direct([&] { through(*host_, [&] { host_->all_to_all(send, receive); }); });
   }
   void send(std::span<const std::byte> bytes, int to) override {
-    direct([&] { through_host([&] { host_->send(bytes, to); }); });
+    direct([&] { through(*host_, [&] { host_->send(bytes, to); }); });
   }
   void receive(std::span<std::byte> bytes, int from) override {
-    direct([&] { through_host([&] { host_->receive(bytes, from); }); });
+    direct([&] { through(*host_, [&] { host_->receive(bytes, from); }); });
   }
   void barrier() override {
-    direct([&] { through_host([&] { host_->barrier(); }); });
+    direct([&] { through(*host_, [&] { host_->barrier(); }); });
   }
   // The groups carry host memory.
   std::unique_ptr<Communicator> split(int color) override {
@@ -120,10 +120,6 @@ class IpcCommunicator final : public QueuedCommunicator {
   }
 
   double seconds_waited() const override { return host_->traffic().seconds_waiting; }
-  template <typename Operation>
-  void through_host(const Operation& operation) {
-    through(*host_, operation);
-  }
 
   template <typename Piece, typename At, typename Count>
   bool on_device(std::span<const Piece> pieces, const At& at, const Count& count) const {
@@ -184,7 +180,7 @@ class IpcCommunicator final : public QueuedCommunicator {
   void run_reduce_scatter(DType dtype, std::span<const ScatterPiece> pieces) override {
     if (!on_device(
             pieces, [](const ScatterPiece& p) { return p.full; }, [](const ScatterPiece& p) { return p.cut.numel; })) {
-      return through_host([&] { host_->reduce_scatter(dtype, pieces); });
+      return through(*host_, [&] { host_->reduce_scatter(dtype, pieces); });
     }
     std::vector<const std::byte*> mine;
     for (const ScatterPiece& piece : pieces) {
@@ -204,7 +200,7 @@ class IpcCommunicator final : public QueuedCommunicator {
   void run_all_gather(DType dtype, std::span<const GatherPiece> pieces) override {
     if (!on_device(
             pieces, [](const GatherPiece& p) { return p.full; }, [](const GatherPiece& p) { return p.cut.numel; })) {
-      return through_host([&] { host_->all_gather(dtype, pieces); });
+      return through(*host_, [&] { host_->all_gather(dtype, pieces); });
     }
     const std::size_t element = size_of(dtype);
     std::vector<const std::byte*> mine;
@@ -230,7 +226,7 @@ class IpcCommunicator final : public QueuedCommunicator {
   void run_all_reduce(DType dtype, std::span<const ReducePiece> pieces) override {
     if (!on_device(
             pieces, [](const ReducePiece& p) { return p.data; }, [](const ReducePiece& p) { return p.numel; }))
-      return through_host([&] { host_->all_reduce(dtype, pieces); });
+      return through(*host_, [&] { host_->all_reduce(dtype, pieces); });
     const std::size_t element = size_of(dtype);
     std::vector<const std::byte*> mine;
     std::uint64_t total = 0;

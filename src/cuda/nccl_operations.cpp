@@ -60,7 +60,7 @@ void NcclCommunicator::next_segments(int to, std::size_t pieces, std::size_t ele
     const std::int64_t take = std::min(count - cursor.at, static_cast<std::int64_t>(left / element));
     if (take > 0) cursor.segments.push_back({cursor.piece, begin + cursor.at, take});
     cursor.at += take;
-    left -= std::min(left, (static_cast<std::size_t>(take) * element + kLine - 1) / kLine * kLine);
+    left -= std::min(left, whole_lines(static_cast<std::size_t>(take) * element));
     if (cursor.at < count) break;
     ++cursor.piece;
     cursor.at = 0;
@@ -104,7 +104,7 @@ void NcclCommunicator::sum_by_tree(DType dtype, std::size_t pieces, const Range&
           for (const Segment& s : mine) {
             took(nccl().Recv(place(from, at), bytes(s), ncclUint8, static_cast<int>(from), group_.comm(),
                              lane_->stream()));
-            at += (bytes(s) + kLine - 1) / kLine * kLine;
+            at += whole_lines(bytes(s));
           }
         }
       });
@@ -115,7 +115,7 @@ void NcclCommunicator::sum_by_tree(DType dtype, std::size_t pieces, const Range&
       operands_[own] = full(s.piece) + static_cast<std::size_t>(s.begin) * element;
       const std::int64_t skipped = s.begin - range(s.piece, rank()).first;
       lane_->sum(dtype, operands_, out(s.piece) + static_cast<std::size_t>(skipped) * element, s.count);
-      at += (bytes(s) + kLine - 1) / kLine * kLine;
+      at += whole_lines(bytes(s));
     }
   }
 }
@@ -123,7 +123,7 @@ void NcclCommunicator::sum_by_tree(DType dtype, std::size_t pieces, const Range&
 void NcclCommunicator::run_reduce_scatter(DType dtype, std::span<const ScatterPiece> pieces) {
   if (!on_device(
           pieces, [](const ScatterPiece& p) { return p.full; }, [](const ScatterPiece& p) { return p.cut.numel; })) {
-    return through_host([&] { host_->reduce_scatter(dtype, pieces); });
+    return through(*host_, [&] { host_->reduce_scatter(dtype, pieces); });
   }
   const std::size_t element = size_of(dtype);
   Hasher shape;
@@ -184,7 +184,7 @@ void NcclCommunicator::gather(DType dtype, std::span<const GatherPiece> pieces) 
 void NcclCommunicator::run_all_gather(DType dtype, std::span<const GatherPiece> pieces) {
   if (!on_device(
           pieces, [](const GatherPiece& p) { return p.full; }, [](const GatherPiece& p) { return p.cut.numel; })) {
-    return through_host([&] { host_->all_gather(dtype, pieces); });
+    return through(*host_, [&] { host_->all_gather(dtype, pieces); });
   }
   Hasher shape;
   std::uint64_t sent = 0;
@@ -206,7 +206,7 @@ void NcclCommunicator::run_all_gather(DType dtype, std::span<const GatherPiece> 
 void NcclCommunicator::run_all_reduce(DType dtype, std::span<const ReducePiece> pieces) {
   if (!on_device(
           pieces, [](const ReducePiece& p) { return p.data; }, [](const ReducePiece& p) { return p.numel; }))
-    return through_host([&] { host_->all_reduce(dtype, pieces); });
+    return through(*host_, [&] { host_->all_reduce(dtype, pieces); });
   const std::size_t element = size_of(dtype);
   Hasher shape;
   std::uint64_t total = 0;
@@ -250,7 +250,7 @@ void NcclCommunicator::run_all_reduce(DType dtype, std::span<const ReducePiece> 
 void NcclCommunicator::broadcast(std::span<std::byte> bytes, int root) {
   check(root >= 0 && root < size(), "no such rank to broadcast from");
   direct([&] {
-    if (bytes.empty() || !lane_->holds(bytes.data())) return through_host([&] { host_->broadcast(bytes, root); });
+    if (bytes.empty() || !lane_->holds(bytes.data())) return through(*host_, [&] { host_->broadcast(bytes, root); });
     meet("a broadcast", DType::kU8, bytes.size() * static_cast<std::size_t>(size()) + static_cast<std::size_t>(root));
     if (rank() == root) traffic_.broadcast += bytes.size() * static_cast<std::size_t>(size() - 1);
     group_.together("a broadcast", [&](const auto& took) {
@@ -264,7 +264,7 @@ void NcclCommunicator::all_to_all(std::span<const std::byte> send, std::span<std
   check(send.size() == receive.size() && send.size() % static_cast<std::size_t>(size()) == 0,
         "all_to_all: blocks of different sizes");
   direct([&] {
-    if (send.empty() || !lane_->holds(send.data())) return through_host([&] { host_->all_to_all(send, receive); });
+    if (send.empty() || !lane_->holds(send.data())) return through(*host_, [&] { host_->all_to_all(send, receive); });
     meet("an all-to-all", DType::kU8, send.size());
     const std::size_t block = send.size() / static_cast<std::size_t>(size());
     traffic_.all_to_all += block * static_cast<std::size_t>(size() - 1);
@@ -288,7 +288,7 @@ void NcclCommunicator::all_to_all(std::span<const std::byte> send, std::span<std
 void NcclCommunicator::send(std::span<const std::byte> bytes, int to) {
   check(to >= 0 && to < size() && to != rank(), "no such other rank to send to");
   direct([&] {
-    if (bytes.empty() || !lane_->holds(bytes.data())) return through_host([&] { host_->send(bytes, to); });
+    if (bytes.empty() || !lane_->holds(bytes.data())) return through(*host_, [&] { host_->send(bytes, to); });
     check(group_.joined(), "messages of a GPU's memory come after another operation on it");
     std::uint64_t length = bytes.size();
     or_abort([&] {
@@ -307,7 +307,7 @@ void NcclCommunicator::send(std::span<const std::byte> bytes, int to) {
 void NcclCommunicator::receive(std::span<std::byte> bytes, int from) {
   check(from >= 0 && from < size() && from != rank(), "no such other rank to receive from");
   direct([&] {
-    if (bytes.empty() || !lane_->holds(bytes.data())) return through_host([&] { host_->receive(bytes, from); });
+    if (bytes.empty() || !lane_->holds(bytes.data())) return through(*host_, [&] { host_->receive(bytes, from); });
     check(group_.joined(), "messages of a GPU's memory come after another operation on it");
     std::uint64_t length = 0;
     or_abort([&] {

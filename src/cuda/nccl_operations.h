@@ -15,8 +15,6 @@
 
 namespace convoy {
 
-inline constexpr std::size_t kLine = 256;  // bytes at which blocks in scratch begin
-
 class NcclCommunicator final : public QueuedCommunicator {
  public:
   NcclCommunicator(std::shared_ptr<const NcclApi> api, std::unique_ptr<GpuLane> lane,
@@ -46,7 +44,7 @@ class NcclCommunicator final : public QueuedCommunicator {
   void send(std::span<const std::byte> bytes, int to) override;
   void receive(std::span<std::byte> bytes, int from) override;
   void barrier() override {
-    direct([&] { through_host([&] { host_->barrier(); }); });
+    direct([&] { through(*host_, [&] { host_->barrier(); }); });
   }
   // The group joins NCCL when it first meets tensors of the GPU: most carry host memory only.
   std::unique_ptr<Communicator> split(int color) override {
@@ -66,6 +64,9 @@ class NcclCommunicator final : public QueuedCommunicator {
   }
 
  private:
+  static constexpr std::size_t kLine = 256;  // bytes at which blocks in scratch begin
+  static std::size_t whole_lines(std::size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+
   std::shared_ptr<const NcclApi> api() const { return group_.shared_api(); }
   const NcclApi& nccl() const { return group_.api(); }
   std::uint64_t mark() override { return lane_->mark(); }
@@ -75,10 +76,6 @@ class NcclCommunicator final : public QueuedCommunicator {
   }
   double seconds_waited() const override { return host_->traffic().seconds_waiting; }
 
-  template <typename Operation>
-  void through_host(const Operation& operation) {
-    through(*host_, operation);
-  }
   template <typename Piece, typename At, typename Count>
   bool on_device(std::span<const Piece> pieces, const At& at, const Count& count) const {
     for (const Piece& piece : pieces) {
