@@ -7,20 +7,28 @@ namespace {
 constexpr int kLanes = 32, kGroups = 32;
 constexpr std::int64_t kMostChunks = 128;
 
-__global__ void partials_kernel(const float* partial, std::int64_t chunks, std::int64_t stride, std::int64_t columns,
-                                bool accumulate, float* out) {
+struct PartialSums {
+  PartialSum first, second;
+};
+
+__global__ void partials_kernel(const float* partial, std::int64_t chunks, const PartialSums to) {
   __shared__ float sums[kGroups][kLanes + 1];
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kLanes + threadIdx.x;
+  const std::int64_t columns = to.first.columns + to.second.columns;
   float sum = 0;
   if (column < columns) {
 #pragma unroll 4
-    for (std::int64_t chunk = threadIdx.y; chunk < chunks; chunk += kGroups) sum += partial[chunk * stride + column];
+    for (std::int64_t chunk = threadIdx.y; chunk < chunks; chunk += kGroups) sum += partial[chunk * columns + column];
   }
   sums[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
   if (threadIdx.y != 0 || column >= columns) return;
+#pragma unroll
   for (int g = 1; g < kGroups; ++g) sum += sums[g][threadIdx.x];
-  out[column] = accumulate ? out[column] + sum : sum;
+  const bool second = column >= to.first.columns;
+  const PartialSum& part = second ? to.second : to.first;
+  float& out = part.out[second ? column - to.first.columns : column];
+  out = part.accumulate ? out + sum : sum;
 }
 
 // A warp sums N columns a lane over every eighth row of its chunk.
@@ -60,11 +68,13 @@ std::int64_t chunk_rows_of(std::int64_t rows) {
 
 }  // namespace
 
-void sum_partials(const float* partial, std::int64_t chunks, std::int64_t stride, std::int64_t columns, bool accumulate,
-                  float* out, cudaStream_t stream) {
+void sum_partials(const float* partial, std::int64_t chunks, std::initializer_list<PartialSum> sums,
+                  cudaStream_t stream) {
+  check(sums.size() == 1 || sums.size() == 2, "sums of chunks go to one or two outputs");
+  const PartialSums to{sums.begin()[0], sums.size() == 2 ? sums.begin()[1] : PartialSum{nullptr, 0, false}};
+  const std::int64_t columns = to.first.columns + to.second.columns;
   if (columns == 0) return;
-  partials_kernel<<<grid_of(columns, kLanes), dim3(kLanes, kGroups), 0, stream>>>(partial, chunks, stride, columns,
-                                                                                accumulate, out);
+  partials_kernel<<<grid_of(columns, kLanes), dim3(kLanes, kGroups), 0, stream>>>(partial, chunks, to);
   check_launch("sums of chunks");
 }
 
@@ -90,7 +100,7 @@ void column_sums(DType dtype, const void* x, std::int64_t rows, std::int64_t n, 
     }
   });
   check_launch("column sums");
-  sum_partials(partial, chunks, n, n, accumulate, out, stream);
+  sum_partials(partial, chunks, {{out, n, accumulate}}, stream);
 }
 
 }  // namespace convoy::cuda

@@ -5,14 +5,22 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 
 #include "base/dtype.h"
 
 namespace convoy::cuda {
 
-// out[c] (+)= sum over chunks of partial[chunk * stride + c].
-void sum_partials(const float* partial, std::int64_t chunks, std::int64_t stride, std::int64_t columns, bool accumulate,
-                  float* out, cudaStream_t stream);
+// out [columns]; `accumulate`: added to what is there.
+struct PartialSum {
+  float* out;
+  std::int64_t columns;
+  bool accumulate;
+};
+// The columns of partial [chunks, all columns of `sums`], each the sum over the chunks, go to one output after another,
+// two at most.
+void sum_partials(const float* partial, std::int64_t chunks, std::initializer_list<PartialSum> sums,
+                  cudaStream_t stream);
 
 // out[n] (+)= column sums of x [rows, n].
 std::size_t column_sums_workspace(std::int64_t rows, std::int64_t n);

@@ -1,10 +1,13 @@
-// The few PTX instructions of attention by name: asynchronous copies into shared memory, loads of matrix fragments and
-// the products of 16 x 8 x 16 tiles (PTX ISA, "Matrix multiply-accumulate operation using mma instruction").
+// The few PTX instructions of attention by name: loads of matrix fragments and the products of 16 x 8 x 16 tiles (PTX
+// ISA, "Matrix multiply-accumulate operation using mma instruction").
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
+
+#include "cuda/async_copy.cuh"
+#include "cuda/numeric.cuh"
 
 namespace convoy::cuda {
 
@@ -18,33 +21,6 @@ struct Bfloat {
 struct Single {
   using Stored = float;
 };
-
-// The one dynamic array of shared memory of a kernel.
-__device__ __forceinline__ unsigned char* shared_bytes() {
-  extern __shared__ __align__(128) unsigned char shared_memory[];
-  return shared_memory;
-}
-__device__ __forceinline__ std::uint32_t shared_address(const void* p) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
-}
-
-// Copies kBytes (4 or 16) from global to shared memory, or fills with zeros when not `valid`.
-template <int kBytes>
-__device__ __forceinline__ void copy_async(std::uint32_t to, const void* from, bool valid) {
-  const int bytes = valid ? kBytes : 0;
-  if constexpr (kBytes == 16)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-  else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void copy_commit() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-// Waits until at most `kPending` of this thread's groups are under way.
-template <int kPending>
-__device__ __forceinline__ void copy_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
 
 // Four 8 x 8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void load_matrices(std::uint32_t (&r)[4], std::uint32_t address) {
@@ -114,13 +90,6 @@ __device__ __forceinline__ float to_single<Half>(std::uint16_t v) {
 template <>
 __device__ __forceinline__ float to_single<Bfloat>(std::uint16_t v) {
   return __uint_as_float(static_cast<std::uint32_t>(v) << 16);
-}
-
-// 2^x to about 2^-22; results below the normal numbers are 0.
-__device__ __forceinline__ float fast_exp2(float x) {
-  float r;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
-  return r;
 }
 
 }  // namespace convoy::cuda

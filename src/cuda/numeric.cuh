@@ -5,6 +5,8 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 
 #include "base/dtype.h"
 #include "base/error.h"
@@ -44,13 +46,36 @@ template <typename T, int N>
 struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
   T v[N];
 };
+// Each 16 bytes, or the few that there are, as one access: left to itself the compiler takes some packs apart.
+template <int kBytes>
+using PackBits = std::conditional_t<
+    kBytes % 16 == 0, uint4,
+    std::conditional_t<kBytes == 8, uint2, std::conditional_t<kBytes == 4, std::uint32_t, std::uint16_t>>>;
 template <int N, typename T>
 __device__ inline Pack<T, N> load_pack(const T* at) {
-  return *reinterpret_cast<const Pack<T, N>*>(at);
+  using Bits = PackBits<static_cast<int>(sizeof(Pack<T, N>))>;
+  Bits bits[sizeof(Pack<T, N>) / sizeof(Bits)];
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(bits) / sizeof(Bits)); ++i)
+    bits[i] = reinterpret_cast<const Bits*>(at)[i];
+  Pack<T, N> pack;
+  memcpy(&pack, bits, sizeof(pack));
+  return pack;
 }
 template <int N, typename T>
 __device__ inline void store_pack(T* at, const Pack<T, N>& pack) {
-  *reinterpret_cast<Pack<T, N>*>(at) = pack;
+  using Bits = PackBits<static_cast<int>(sizeof(Pack<T, N>))>;
+  Bits bits[sizeof(Pack<T, N>) / sizeof(Bits)];
+  memcpy(bits, &pack, sizeof(pack));
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(bits) / sizeof(Bits)); ++i) reinterpret_cast<Bits*>(at)[i] = bits[i];
+}
+
+// 2^x to about 2^-22; results below the normal numbers are 0.
+__device__ inline float fast_exp2(float x) {
+  float r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
 }
 
 __device__ inline float warp_sum(float x) {

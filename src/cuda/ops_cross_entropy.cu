@@ -1,7 +1,6 @@
 // The language-model head with its loss: logits of as many rows as the workspace takes, turned into their gradients
 // where they lie.
-#include <cfloat>
-
+#include "cuda/cross_entropy.h"
 #include "cuda/matmul.h"
 #include "cuda/numeric.cuh"
 #include "cuda/registry.h"
@@ -13,122 +12,8 @@ namespace {
 constexpr int kBlock = 1024;
 constexpr std::size_t kLogitBytes = std::size_t{5} << 29;  // 2.5 GiB of logits at once, unless the user says
 
-struct Loss {
-  float value;
-  float target;   // 1 for a row that has one
-  float correct;  // 1 if its target is the most likely token
-};
-
-struct Best {
-  float value;
-  std::int32_t index;
-};
-__device__ inline Best better(Best a, Best b) {
-  return b.value > a.value || (b.value == a.value && b.index < a.index) ? b : a;
-}
-__device__ inline Best warp_best(Best best) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) {
-    best = better(best, {__shfl_xor_sync(~0u, best.value, offset), __shfl_xor_sync(~0u, best.index, offset)});
-  }
-  return best;
-}
-
-struct RowRule {
-  std::int64_t vocab;
-  std::int64_t stride;  // elements from one row of logits to the next: behind the last come some without meaning
-  float smoothing, z_loss;
-  bool backward;
-};
-
-// One row a block. With `backward`, the logits become scale · d(loss)/d(logits).
-template <typename T, int N>
 __global__ void __launch_bounds__(kBlock)
-    loss_kernel(T* logits, const std::int32_t* targets, const float* scale, RowRule rule, Loss* losses) {
-  __shared__ float shared[33];
-  __shared__ Best bests[32];
-  __shared__ Best best_shared;
-  const std::int64_t row = blockIdx.x;
-  T* x = logits + row * rule.stride;
-  const std::int32_t target = targets[row];
-  const std::int64_t packs = ceil_div(rule.vocab, N);
-  if (target < 0) {
-    if (threadIdx.x == 0) losses[row] = {0, 0, 0};
-    if (rule.backward) {
-      for (std::int64_t p = threadIdx.x; p < packs; p += kBlock) store_pack(x + p * N, Pack<T, N>{});
-    }
-    return;
-  }
-  // One pass: the running maximum and the sum of exponentials under it.
-  Best best{-FLT_MAX, 0x7fffffff};
-  float sum = 0, plain = 0;
-  for (std::int64_t p = threadIdx.x; p < packs; p += kBlock) {
-    const auto pack = load_pack<N>(x + p * N);
-    const std::int64_t there = rule.vocab - p * N;
-    float most = widen(pack.v[0]);
-    int at = 0;
-#pragma unroll
-    for (int i = 1; i < N; ++i) {
-      const float v = widen(pack.v[i]);
-      if (i < there && v > most) {
-        most = v;
-        at = i;
-      }
-    }
-    if (most > best.value) {
-      sum *= __expf(best.value - most);
-      best = {most, static_cast<std::int32_t>(p * N + at)};
-    }
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      if (i >= there) break;
-      sum += __expf(widen(pack.v[i]) - best.value);
-      plain += widen(pack.v[i]);
-    }
-  }
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const Best of_warp = warp_best(best);
-  if (lane == 0) bests[warp] = of_warp;
-  __syncthreads();
-  if (warp == 0) {
-    const Best all = warp_best(bests[lane]);
-    if (lane == 0) best_shared = all;
-  }
-  __syncthreads();
-  const Best top = best_shared;
-  sum = block_sum(sum * __expf(best.value - top.value), shared);
-  const float lse = top.value + logf(sum);
-  if (rule.smoothing > 0) {
-    __syncthreads();
-    plain = block_sum(plain, shared);
-  }
-  const float at_target = widen(x[target]);
-  if (threadIdx.x == 0) {
-    float loss = (1 - rule.smoothing) * (lse - at_target);
-    if (rule.smoothing > 0) loss += rule.smoothing * (lse - plain / static_cast<float>(rule.vocab));
-    losses[row] = {loss + rule.z_loss * lse * lse, 1, top.index == target ? 1.0f : 0.0f};
-  }
-  if (!rule.backward) return;
-  __syncthreads();  // every thread has read the target's logit
-  const float factor = *scale;
-  const float mass = factor * (1 + 2 * rule.z_loss * lse);
-  const float uniform = factor * rule.smoothing / static_cast<float>(rule.vocab);
-  const float hit = factor * (1 - rule.smoothing);
-  for (std::int64_t p = threadIdx.x; p < packs; p += kBlock) {
-    auto pack = load_pack<N>(x + p * N);
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      float gradient = __expf(widen(pack.v[i]) - lse) * mass - uniform;
-      if (p * N + i == target) gradient -= hit;
-      if (p * N + i >= rule.vocab) gradient = 0;
-      pack.v[i] = narrow<T>(gradient);
-    }
-    store_pack(x + p * N, pack);
-  }
-}
-
-__global__ void __launch_bounds__(kBlock)
-    statistics_kernel(const Loss* losses, std::int64_t tokens, float* statistics) {
+    statistics_kernel(const RowLoss* losses, std::int64_t tokens, float* statistics) {
   __shared__ double shared[3][kBlock];
   double sums[3] = {};
   for (std::int64_t t = threadIdx.x; t < tokens; t += kBlock) {
@@ -151,28 +36,61 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-// The products of a chunk of rows; the last chunk may be shorter.
-struct ChunkProducts {
-  ChunkProducts(Context& c, DType dtype, std::int64_t rows, std::int64_t dim, const RowRule& rule, bool with_dx,
-                bool with_dweight, bool accumulate) {
-    const std::int64_t vocab = rule.vocab, stride = rule.stride > vocab ? rule.stride : 0;
-    logits =
-        std::make_shared<Matmul>(c, MatmulSpec{dtype, dtype, rows, vocab, dim, false, true, false, false, 0, stride});
-    if (with_dx) {
-      dx = std::make_shared<Matmul>(c,
-                                    MatmulSpec{dtype, dtype, rows, dim, vocab, false, false, false, false, stride, 0});
-    }
-    if (with_dweight) {
-      dweight = std::make_shared<Matmul>(
-          c, MatmulSpec{dtype, DType::kF32, vocab, dim, rows, true, false, accumulate, false, stride, 0});
+// The products of a chunk of rows; the last chunk may be shorter. A vocabulary that is no multiple of 16 bytes is cut
+// before its last few columns: cuBLASLt's fast products take whole ones alone.
+class ChunkProducts {
+ public:
+  ChunkProducts(Context& c, DType dtype, std::int64_t rows, std::int64_t dim, const CrossEntropyRule& rule,
+                bool with_dx, bool with_dweight, bool accumulate)
+      : dim_(dim), bytes_(static_cast<std::int64_t>(size_of(dtype))) {
+    const auto wide = 16 / bytes_;
+    const std::int64_t whole = rule.vocab / wide * wide;
+    const bool cut = whole < rule.vocab && rule.stride % wide == 0 && whole >= kLeastCut;
+    add(c, dtype, rows, 0, cut ? whole : rule.vocab, rule, with_dx, with_dweight, accumulate);
+    if (cut) add(c, dtype, rows, whole, rule.vocab - whole, rule, with_dx, with_dweight, accumulate);
+  }
+  void logits(const std::byte* x, const std::byte* weight, std::byte* logits, std::byte* workspace) const {
+    for (const Part& part : parts_)
+      part.logits->run(x, weight + part.first * dim_ * bytes_, nullptr, nullptr, logits + part.first * bytes_,
+                       workspace);
+  }
+  void dx(const std::byte* gradient, const std::byte* weight, std::byte* dx, std::byte* workspace) const {
+    for (const Part& part : parts_)
+      part.dx->run(gradient + part.first * bytes_, weight + part.first * dim_ * bytes_, nullptr, dx, dx, workspace);
+  }
+  void dweight(const std::byte* gradient, const std::byte* x, std::byte* dweight, std::byte* workspace) const {
+    for (const Part& part : parts_) {
+      std::byte* to = dweight + part.first * dim_ * static_cast<std::int64_t>(sizeof(float));
+      part.dweight->run(gradient + part.first * bytes_, x, nullptr, to, to, workspace);
     }
   }
-  std::shared_ptr<Matmul> logits, dx, dweight;
+
+ private:
+  static constexpr std::int64_t kLeastCut = 1024;  // a smaller product is not worth a second launch
+  struct Part {
+    std::int64_t first;  // column of the logits, row of the weight
+    std::shared_ptr<Matmul> logits, dx, dweight;
+  };
+  void add(Context& c, DType dtype, std::int64_t rows, std::int64_t first, std::int64_t count,
+           const CrossEntropyRule& rule, bool with_dx, bool with_dweight, bool accumulate) {
+    const std::int64_t stride = rule.stride > count ? rule.stride : 0;
+    const auto product = [&](const MatmulSpec& spec) { return std::make_shared<Matmul>(c, spec); };
+    Part part{first, product({dtype, dtype, rows, count, dim_, false, true, false, false, 0, stride}), nullptr,
+              nullptr};
+    if (with_dx) part.dx = product({dtype, dtype, rows, dim_, count, false, false, first > 0, false, stride, 0});
+    if (with_dweight)
+      part.dweight = product({dtype, DType::kF32, count, dim_, rows, true, false, accumulate, false, stride, 0});
+    parts_.push_back(std::move(part));
+  }
+  std::int64_t dim_, bytes_;
+  std::vector<Part> parts_;
 };
 
 struct Head {
-  Head(Context& context, const CrossEntropyShape& shape, const KernelRequest& q, bool with_dx, bool with_dweight)
+  Head(Context& context, const CrossEntropyShape& shape, const KernelRequest& q, bool wants_dx, bool wants_dweight)
       : c(&context),
+        with_dx(wants_dx),
+        with_dweight(wants_dweight),
         dtype(q.inputs[0]->dtype),
         tokens(q.inputs[0]->shape[0]),
         dim(q.inputs[0]->shape[1]),
@@ -207,42 +125,35 @@ struct Head {
   std::size_t logit_bytes() const {
     return (static_cast<std::size_t>(chunk * rule.stride) * size_of(dtype) + 255) / 256 * 256;
   }
-  std::size_t loss_bytes() const { return (static_cast<std::size_t>(tokens) * sizeof(Loss) + 255) / 256 * 256; }
+  std::size_t loss_bytes() const { return (static_cast<std::size_t>(tokens) * sizeof(RowLoss) + 255) / 256 * 256; }
   std::size_t workspace_bytes() const { return kMatmulWorkspace + logit_bytes() + loss_bytes(); }
 
   void run(const KernelArguments& a) const {
     std::byte* logits = a.workspace + kMatmulWorkspace;
-    auto* losses = reinterpret_cast<Loss*>(logits + logit_bytes());
+    auto* losses = reinterpret_cast<RowLoss*>(logits + logit_bytes());
     const auto* targets = reinterpret_cast<const std::int32_t*>(a.inputs[2]);
     const auto row_bytes = dim * static_cast<std::int64_t>(size_of(dtype));
     for (std::int64_t begin = 0; begin < tokens; begin += chunk) {
       const std::int64_t rows = std::min(chunk, tokens - begin);
       const ChunkProducts& products = rows < chunk ? *last : (begin == 0 || !later ? *first : *later);
       const std::byte* x = a.inputs[0] + begin * row_bytes;
-      products.logits->run(x, a.inputs[1], nullptr, nullptr, logits, a.workspace);
-      with_type(dtype, [&]<typename T>() {
-        const auto launch = [&]<int N>() {
-          loss_kernel<T, N><<<static_cast<unsigned>(rows), kBlock, 0, c->stream>>>(
-              reinterpret_cast<T*>(logits), targets + begin,
-              rule.backward ? reinterpret_cast<const float*>(a.inputs[3]) : nullptr, rule, losses + begin);
-        };
-        constexpr int kWide = 16 / sizeof(T);
-        rule.stride % kWide == 0 ? launch.template operator()<kWide>() : launch.template operator()<1>();
-      });
-      check_launch("cross-entropy");
+      products.logits(x, a.inputs[1], logits, a.workspace);
+      cross_entropy_rows(dtype, rule, rows, logits, targets + begin,
+                         rule.backward ? reinterpret_cast<const float*>(a.inputs[3]) : nullptr, losses + begin,
+                         c->stream);
       if (!rule.backward) continue;
-      if (products.dx)
-        products.dx->run(logits, a.inputs[1], nullptr, nullptr, a.outputs[1] + begin * row_bytes, a.workspace);
-      if (products.dweight) products.dweight->run(logits, x, nullptr, a.outputs[2], a.outputs[2], a.workspace);
+      if (with_dx) products.dx(logits, a.inputs[1], a.outputs[1] + begin * row_bytes, a.workspace);
+      if (with_dweight) products.dweight(logits, x, a.outputs[2], a.workspace);
     }
     statistics_kernel<<<1, kBlock, 0, c->stream>>>(losses, tokens, reinterpret_cast<float*>(a.outputs[0]));
     check_launch("cross-entropy's sums");
   }
 
   Context* c;
+  bool with_dx, with_dweight;
   DType dtype;
   std::int64_t tokens, dim, chunk = 1;
-  RowRule rule;
+  CrossEntropyRule rule;
   bool accumulate;
   std::optional<ChunkProducts> first, later, last;
 };

@@ -78,7 +78,7 @@ __global__ void qk_norm_grad_kernel(const T* dy, const T* qkv, const T* q_weight
       if (warp == 0 && j * 32 + lane < s.dim) {
         float total = 0;
         for (int w = 0; w < kWarps; ++w) total += shared[w][lane];
-        partial[(static_cast<std::int64_t>(part) * gridDim.x + blockIdx.x) * s.dim + j * 32 + lane] = total;
+        partial[(static_cast<std::int64_t>(blockIdx.x) * 2 + part) * s.dim + j * 32 + lane] = total;
       }
       __syncthreads();
     }
@@ -127,8 +127,9 @@ void register_qk_norm(KernelRegistry& registry, Context& c) {
           });
           check_launch("qk_norm_grad");
           if (!dweight) return;
-          sum_partials(partial, blocks, s.dim, s.dim, add_q, reinterpret_cast<float*>(a.outputs[1]), c.stream);
-          sum_partials(partial + blocks * s.dim, blocks, s.dim, s.dim, add_k, reinterpret_cast<float*>(a.outputs[2]),
+          sum_partials(partial, blocks,
+                       {{reinterpret_cast<float*>(a.outputs[1]), s.dim, add_q},
+                        {reinterpret_cast<float*>(a.outputs[2]), s.dim, add_k}},
                        c.stream);
         };
       },

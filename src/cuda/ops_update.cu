@@ -47,7 +47,8 @@ struct SquareJobs {
 };
 static_assert(sizeof(SquareJobs) <= 3900);
 
-// A block for each of the tensors' blocks of sums.
+// A block for each of the tensors' blocks of sums. A thread takes four elements that follow each other, then those
+// 4 kBlock further on…, whether or not they can be loaded as one.
 __global__ void square_sums_kernel(const __grid_constant__ SquareJobs jobs, double* not_finite) {
   __shared__ double shared[kBlock];
   const int tensor = tensor_of(jobs.begin, jobs.count, static_cast<int>(blockIdx.x));
@@ -55,18 +56,31 @@ __global__ void square_sums_kernel(const __grid_constant__ SquareJobs jobs, doub
   const std::int64_t at = static_cast<int>(blockIdx.x) - jobs.begin[tensor];
   const std::int64_t first = at * block;
   const std::int64_t last = first + block < numel ? first + block : numel;
-  double sum = 0, bad = 0;
-#pragma unroll 8
-  for (std::int64_t i = first + threadIdx.x; i < last; i += kBlock) {
-    const double v = x[i];
+  double sum = 0;
+  int bad = 0;
+  const auto add = [&](float one) {
+    const double v = one;
     sum += v * v;
-    if (!(fabsf(x[i]) <= 3.4028234e38f)) ++bad;
+    if (!(fabsf(one) <= 3.4028234e38f)) ++bad;
+  };
+  std::int64_t i = first + 4 * threadIdx.x;
+  if (reinterpret_cast<std::uintptr_t>(x + first) % 16 == 0) {
+#pragma unroll 4
+    for (; i + 4 <= last; i += 4 * kBlock) {
+      const auto pack = load_pack<4>(x + i);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) add(pack.v[j]);
+    }
+  }
+  for (; i < last; i += 4 * kBlock) {
+    for (std::int64_t j = i; j < last && j < i + 4; ++j) add(x[j]);
   }
   sum = block_tree(sum, shared);
-  if (__syncthreads_or(bad > 0)) bad = block_tree(bad, shared);
+  const bool any = __syncthreads_or(bad > 0) != 0;
+  const double all_bad = any ? block_tree(bad, shared) : 0;
   if (threadIdx.x != 0) return;
   sums[at] = sum;
-  if (bad > 0) atomicAdd(not_finite, bad);  // whole numbers: any order gives the same
+  if (any) atomicAdd(not_finite, all_bad);  // whole numbers: any order gives the same
 }
 
 // Turns values[0…count) into their sum by the fixed binary tree of the CPU device; in values[0].
@@ -148,6 +162,16 @@ __device__ StepNumbers numbers_of(const Rule& rule, const double* scalars, const
   return s;
 }
 
+// √x and x / y to some 2^-22, in a few instructions: what they make is a small part of a weight.
+__device__ inline float quick_root(float x) {
+  float r;
+  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+__device__ inline float quick_ratio(float x, float y) {
+  return __fdividef(x, y);
+}
+
 // One element, in the order of operations of the CPU device. p, m, v are updated in place.
 __device__ void update_one(const Rule& rule, const StepNumbers& s, float gradient, float& p, float& m, float& v) {
   switch (rule.kind) {
@@ -156,7 +180,7 @@ __device__ void update_one(const Rule& rule, const StepNumbers& s, float gradien
       const float g = gradient * s.gradient_scale + s.l2 * p;
       m = s.beta1 * m + (1 - s.beta1) * g;
       v = s.beta2 * v + (1 - s.beta2) * g * g;
-      p = p * s.decay - s.step * m / (sqrtf(v) * s.root + s.eps);
+      p = p * s.decay - s.step * quick_ratio(m, quick_root(v) * s.root + s.eps);
       return;
     }
     case OptimizerKind::kSgd: {
@@ -180,24 +204,25 @@ __device__ void update_one(const Rule& rule, const StepNumbers& s, float gradien
       const float g = gradient * s.gradient_scale;
       m = s.beta1 * m + (1 - s.beta1) * g;
       v = s.beta2 * v + (1 - s.beta2) * g * g;
-      p -= s.step / s.root * (m / (sqrtf(v) + s.eps) + s.l2 * p);
+      p -= s.step / s.root * (quick_ratio(m, quick_root(v) + s.eps) + s.l2 * p);
       return;
     }
     case OptimizerKind::kAdagrad: {
       const float g = gradient * s.gradient_scale + s.l2 * p;
       m += g * g;
-      p -= s.learning_rate * g / (sqrtf(m) + s.eps);
+      p -= s.learning_rate * quick_ratio(g, quick_root(m) + s.eps);
       return;
     }
   }
 }
 
-// The tensors of one launch, and what differs between them. `master` is null where the weight itself is the master; m and
-// v where the rule has none. M: type of the moments.
+// The tensors of one launch, and what differs between them. `master` is null where the weight itself is the master; m
+// and v where the rule has none. M: type of the moments.
 template <typename T, typename M>
 struct Targets {
   static constexpr int kMost = 48;
-  static constexpr std::int64_t kChunk = 16384;  // elements of a block of threads: few, so that small models fill the card
+  static constexpr std::int64_t kChunk =
+      16384;  // elements of a block of threads: few, so that small models fill the card
   struct One {
     T* weight;
     const float* gradient;
@@ -226,55 +251,80 @@ __device__ T round_at_random(float x, std::uint32_t bits) {
   }
 }
 
+// A thread's pack of what the update reads.
+template <typename T, typename M, int N>
+struct UpdatePacks {
+  Pack<float, N> gradient;
+  Pack<T, N> weight;
+  Pack<float, N> master;
+  Pack<M, N> first, second;
+  __device__ void load(const typename Targets<T, M>::One& of, std::int64_t i) {
+    gradient = load_pack<N>(of.gradient + i);
+    weight = load_pack<N>(of.weight + i);
+    if (of.master != nullptr) master = load_pack<N>(of.master + i);
+    if (of.first != nullptr) first = load_pack<N>(of.first + i);
+    if (of.second != nullptr) second = load_pack<N>(of.second + i);
+  }
+  __device__ void store(const typename Targets<T, M>::One& of, std::int64_t i) const {
+    store_pack(of.weight + i, weight);
+    if (of.master != nullptr) store_pack(of.master + i, master);
+    if (of.first != nullptr) store_pack(of.first + i, first);
+    if (of.second != nullptr) store_pack(of.second + i, second);
+  }
+};
+
 template <typename T, typename M, int N>
 __global__ void optimizer_kernel(const __grid_constant__ Targets<T, M> targets, Rule rule, std::uint32_t key0,
                                  std::uint32_t key1, const double* scalars, const double* norm) {
   if (norm[kNonFinite] != 0) return;
   const int t = tensor_of(targets.begin, targets.count, static_cast<int>(blockIdx.x));
-  const auto [weight, gradient, master, first, second, n, weight_decay, origin, tensor, masked] = targets.one[t];
-  rule.weight_decay = weight_decay;
+  const typename Targets<T, M>::One of = targets.one[t];
+  rule.weight_decay = of.weight_decay;
   __shared__ StepNumbers shared;
   if (threadIdx.x == 0) shared = numbers_of(rule, scalars, norm);
   __syncthreads();
   const StepNumbers s = shared;
   const auto step = static_cast<std::uint32_t>(scalars[kStepNumber]);
-  const bool rounds = std::is_same_v<M, bf16> || (std::is_same_v<T, bf16> && master == nullptr);
+  const bool masters = of.master != nullptr;
+  const bool rounds = std::is_same_v<M, bf16> || (std::is_same_v<T, bf16> && !masters);
+  const auto random = [&](std::int64_t element) {
+    const auto quad = static_cast<std::uint64_t>(element) / 4;
+    return philox(make_uint4(static_cast<std::uint32_t>(quad), static_cast<std::uint32_t>(quad >> 32), of.tensor, step),
+                  key0, key1);
+  };
   constexpr std::int64_t kPacks = Targets<T, M>::kChunk / N;
   const std::int64_t begin = (static_cast<int>(blockIdx.x) - targets.begin[t]) * kPacks;
-  const std::int64_t end = begin + kPacks < ceil_div(n, N) ? begin + kPacks : ceil_div(n, N);
+  const std::int64_t end = begin + kPacks < ceil_div(of.n, N) ? begin + kPacks : ceil_div(of.n, N);
+  const bool whole = of.origin % 4 == 0;  // a pack of four has one block of random numbers
   for (std::int64_t pack = begin + threadIdx.x; pack < end; pack += kBlock) {
     const std::int64_t i = pack * N;
-    const auto g = load_pack<N>(gradient + i);
-    auto w = load_pack<N>(weight + i);
-    Pack<float, N> p{};
-    Pack<M, N> m{}, v{};
-    if (master != nullptr) p = load_pack<N>(master + i);
-    if (first != nullptr) m = load_pack<N>(first + i);
-    if (second != nullptr) v = load_pack<N>(second + i);
+    UpdatePacks<T, M, N> now{};
+    now.load(of, i);
+    const auto update = [&](int j, std::uint32_t own, std::uint32_t other) {
+      if (of.masked && now.gradient.v[j] == 0.0f) return;
+      float p = masters ? now.master.v[j] : widen(now.weight.v[j]);
+      float one = widen(now.first.v[j]), two = widen(now.second.v[j]);
+      update_one(rule, s, now.gradient.v[j], p, one, two);
+      now.first.v[j] = round_at_random<M>(one, own & 0xffffu);
+      now.second.v[j] = round_at_random<M>(two, own >> 16);
+      now.weight.v[j] = masters ? narrow<T>(p) : round_at_random<T>(p, (other * 0x9E3779B9u) >> 16);
+      if (masters) now.master.v[j] = p;
+    };
     uint4 block{};
+    if (N == 4 && whole) {
+      if (rounds) block = random(of.origin + i);
 #pragma unroll
-    for (int j = 0; j < N; ++j) {
-      const std::int64_t element = origin + i + j;
-      if (rounds && (j == 0 || element % 4 == 0)) {  // one block of random numbers serves four elements
-        const auto quad = static_cast<std::uint64_t>(element) / 4;
-        block = philox(
-            make_uint4(static_cast<std::uint32_t>(quad), static_cast<std::uint32_t>(quad >> 32), tensor, step), key0,
-            key1);
+      for (int j = 0; j < N; ++j) update(j, philox_word(block, j), philox_word(block, (j + 1) % 4));
+    } else {
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        const std::int64_t element = of.origin + i + j;
+        if (rounds && (j == 0 || element % 4 == 0)) block = random(element);
+        update(j, philox_word(block, static_cast<int>(element % 4)),
+               philox_word(block, static_cast<int>((element + 1) % 4)));
       }
-      if (masked && g.v[j] == 0.0f) continue;
-      if (master == nullptr) p.v[j] = widen(w.v[j]);
-      float one = widen(m.v[j]), two = widen(v.v[j]);
-      update_one(rule, s, g.v[j], p.v[j], one, two);
-      const std::uint32_t own = philox_word(block, static_cast<int>(element % 4));
-      const std::uint32_t other = philox_word(block, static_cast<int>((element + 1) % 4));
-      m.v[j] = round_at_random<M>(one, own & 0xffffu);
-      v.v[j] = round_at_random<M>(two, own >> 16);
-      w.v[j] = master == nullptr ? round_at_random<T>(p.v[j], (other * 0x9E3779B9u) >> 16) : narrow<T>(p.v[j]);
     }
-    store_pack(weight + i, w);
-    if (master != nullptr) store_pack(master + i, p);
-    if (first != nullptr) store_pack(first + i, m);
-    if (second != nullptr) store_pack(second + i, v);
+    now.store(of, i);
   }
 }
 
@@ -328,7 +378,7 @@ void register_sums(KernelRegistry& registry, Context& c) {
               taken += blocks[first + t];
             }
             tensor_sums_kernel<<<static_cast<unsigned>(count), kBlock, 0, c.stream>>>(copies + done, some,
-                                                                                     by_tensor + first);
+                                                                                      by_tensor + first);
             done += taken;
           }
           norm_kernel<<<1, kBlock, 0, c.stream>>>(by_tensor, static_cast<std::int64_t>(blocks.size()), sums + all,
@@ -357,8 +407,9 @@ class OptimizerLaunch {
   }
   void flush() {
     if (targets_.count == 0) return;
-    const Rule rule{settings_.kind,     settings_.beta1,     settings_.beta2, settings_.eps,
-                    settings_.momentum, settings_.dampening, 0,               settings_.nesterov};
+    const Rule rule{
+        settings_.kind,    settings_.beta1, settings_.beta2, settings_.eps, settings_.momentum, settings_.dampening, 0,
+        settings_.nesterov};
     optimizer_kernel<T, M, N><<<static_cast<unsigned>(targets_.begin[targets_.count]), kBlock, 0, stream_>>>(
         targets_, rule, static_cast<std::uint32_t>(settings_.seed), static_cast<std::uint32_t>(settings_.seed >> 32),
         scalars_, norm_);

@@ -57,7 +57,8 @@ TEST_F(CudaOps, Rotary) {
 
 TEST_F(CudaOps, Norms) {
   for (const Shape& shape :
-       {Shape{1, 8}, Shape{5, 33}, Shape{70, 896}, Shape{1100, 64}, Shape{9, 5000}, Shape{3, 12288}}) {
+       {Shape{1, 8}, Shape{5, 33}, Shape{70, 896}, Shape{1100, 64}, Shape{9, 5000}, Shape{3, 12288}, Shape{2500, 1280},
+        Shape{1111, 1536}, Shape{1200, 304}, Shape{600, 2048}, Shape{540, 3584}, Shape{2, 16000}, Shape{2, 8001}}) {
     const std::int64_t d = shape[1];
     compare(made(RmsNorm{1e-5}), {real("x", shape, 20), real("w", {d}, 21)});
     compare(made(RmsNorm{1e-5}), {real("x", shape, 22), real("w", {d}, 23), real("r", shape, 24)}, 1.5);
@@ -105,7 +106,7 @@ TEST_F(CudaOps, Embedding) {
     compare(made(Embedding{}), {ints("ids", tokens, 100, 61), real("table", {100, width}, 62)});
     compare(made(Embedding{}), {ints("ids", tokens, 100, 63), real("table", {100, width}, 64),
                                 ints("at", tokens, 32, 65), real("positions", {32, width}, 66)});
-    for (const std::uint64_t used : {1ULL, 3ULL, 100ULL}) {  // one id for all tokens, and many
+    for (const std::uint64_t used : {1ULL, 3ULL, 16ULL, 100ULL}) {  // one id for all tokens, and many
       compare(made(EmbeddingGrad{100, 2}),
               {real("dx", {tokens, width}, 67), ints("ids", tokens, used, 68), wide(real("sum", {100, width}, 69))});
       compare(made(EmbeddingGrad{100, -1}),
@@ -162,6 +163,27 @@ TEST_F(CudaOps, CrossEntropy) {
                 {real("x", {tokens, dim}, 115), real("w", {vocab, dim}, 116), targets, scale, sum}, 2);
       }
     }
+  }
+}
+
+// Vocabularies of published models, whose rows stay on the multiprocessor or are too long for it; more rows than
+// blocks.
+TEST_F(CudaOps, CrossEntropyOfLongRows) {
+  struct Case {
+    std::int64_t vocab, tokens;
+  };
+  for (const Case& c : {Case{30011, 601}, Case{51866, 301}, Case{152001, 293}, Case{250002, 37}}) {
+    const std::int64_t dim = 16;
+    CrossEntropyShape shape;
+    shape.label_smoothing = 0.1;
+    shape.z_loss = 1e-4;
+    Input targets = ints("targets", c.tokens, static_cast<std::uint64_t>(c.vocab), 130);
+    targets.values[0] = static_cast<double>(c.vocab - 1);
+    for (std::size_t t = 1; t < targets.values.size(); t += 5) targets.values[t] = -1;
+    Input scale{"scale", {DType::kF32, {1}}, {0.5}};
+    scale.wide = true;
+    compare(made(LinearCrossEntropyGrad{shape}),
+            {real("x", {c.tokens, dim}, 131), real("w", {c.vocab, dim}, 132), targets, scale}, 2);
   }
 }
 
