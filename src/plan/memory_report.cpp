@@ -59,6 +59,14 @@ std::vector<Choice> choices_from(const TrainShape& now) {
   }
   if (now.recompute != RecomputeMode::kFull)
     options.emplace_back("--recompute full", [](TrainShape& s) { s.recompute = RecomputeMode::kFull; });
+  if (now.has_own_memory && !now.offload_activations) {  // beside full recomputation the link keeps up
+    options.emplace_back(now.recompute == RecomputeMode::kFull ? "--offload_activations cpu"
+                                                               : "--recompute full --offload_activations cpu",
+                         [](TrainShape& s) {
+                           s.recompute = RecomputeMode::kFull;
+                           s.offload_activations = true;
+                         });
+  }
   all = with_options(all, options);
   options.clear();
   for (std::int64_t rows = now.rows; rows % 2 == 0 && now.shorter.empty();) {  // a bucket's rows follow from seconds
@@ -81,8 +89,6 @@ std::vector<Choice> choices_from(const TrainShape& now) {
   all = with_options(all, options);
   if (now.has_own_memory && !now.offload_optimizer)
     all = with_options(all, {{"--offload_optimizer cpu", [](TrainShape& s) { s.offload_optimizer = true; }}});
-  if (now.has_own_memory && !now.offload_activations)
-    all = with_options(all, {{"--offload_activations cpu", [](TrainShape& s) { s.offload_activations = true; }}});
   if (now.dtype == DType::kF32) all = with_options(all, {{"--bf16", [](TrainShape& s) { s.dtype = DType::kBF16; }}});
   return all;
 }
