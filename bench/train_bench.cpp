@@ -35,7 +35,8 @@ struct Arguments {
   std::int64_t batch = 4, seq = 0, accum = 1, steps = 10, lora_rank = 0;
   double memory_limit = 0;  // GB
   int threads = 0;
-  bool profile = false, any_order = false, bf16_state = false, offload = false, verbose = false;
+  bool profile = false, any_order = false, bf16_state = false, offload = false, offload_activations = false,
+       verbose = false;
 };
 
 double now() {
@@ -91,6 +92,7 @@ int run(const Arguments& arguments) {
   }
   shape.has_own_memory = arguments.device != "cpu";
   shape.offload_optimizer = arguments.offload;
+  shape.offload_activations = arguments.offload_activations;
   shape.max_grad_norm = 1;
   shape.weight_decay = 0.01;
   shape.recompute = arguments.recompute;
@@ -187,6 +189,8 @@ int main(int argc, char** argv) {
   app.add_option("--device", arguments.device, "cpu or cuda");
   app.add_flag("--profile", arguments.profile, "time every operation");
   app.add_flag("--offload", arguments.offload, "the optimizer's state in host memory");
+  app.add_flag("--offload-activations", arguments.offload_activations,
+               "what the backward pass reads late in host memory until then");
   app.add_flag("--bf16-state", arguments.bf16_state, "bf16 moments and no master weights");
   app.add_flag("--verbose", arguments.verbose, "the log of the choices made");
   app.add_flag("--any-order", arguments.any_order,

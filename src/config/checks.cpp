@@ -175,8 +175,9 @@ std::vector<std::string> inactive_keys(const RunConfig& config) {
   const char* there = "the CPU device keeps it in host memory anyway";
   const Condition conditions[] = {
       {"offload_optimizer", !host, there},
+      {"offload_activations", !host, "the CPU device keeps them in host memory anyway"},
       {"offload_param", false,
-       host ? there : "weights stay in the GPU's memory: only the optimizer's state is offloaded"},
+       host ? there : "weights stay in the GPU's memory: only the optimizer's state and activations are offloaded"},
       {"tf32", !host, "the CPU device multiplies float32 as it is"},
       {"tf32", host || !config.dtype || config.dtype == DType::kF32, "dtype is not f32"},
       {"stage3_prefetch_bucket_size", stage3, "zero_stage is not 3"},

@@ -225,6 +225,7 @@ class Translator {
       if (!is_true(value)) throw refused(path + ": false", value, "leave it out: moments are bias-corrected");
     } else if (key.starts_with("activation_checkpointing.")) {
       if (!is_off(value)) recompute(path, value);
+      if (key.ends_with(".cpu_checkpointing") && is_true(value)) give_text("offload_activations", "cpu", value, path);
     } else if (key == "pipeline.activation_checkpoint_interval") {
       if (number(path, value) > 0) recompute(path, value);
     } else if (key == "pipeline.stages") {

@@ -206,7 +206,8 @@ const std::vector<DeepSpeedKey>& deepspeed_keys() {
       {"zero_optimization.save_muon_momentum_buffer_in_memory", kNoted, "", kTuning, "true"},
       // Recompute, pipeline
       {"activation_checkpointing.partition_activations", kHandled, "recompute", "true: recompute full.", "true"},
-      {"activation_checkpointing.cpu_checkpointing", kHandled, "recompute", "true: recompute full.", "true"},
+      {"activation_checkpointing.cpu_checkpointing", kHandled, "offload_activations", "true: cpu, and recompute: full.",
+       "true"},
       {"activation_checkpointing.contiguous_memory_optimization", kHandled, "recompute", "true: recompute full.",
        "true"},
       {"activation_checkpointing.number_checkpoints", kHandled, "recompute", "Any number: recompute full.", "4"},

@@ -295,6 +295,11 @@ Section rank_keys() {
                "Where sharded weights live between uses. On the CPU device they are there anyway; on a GPU they stay "
                "in its memory for now.")
       .refuse("nvme", "use cpu");
+  s.add_choice("offload_activations", &RunConfig::offload_activations, {"none", "cpu"},
+               "Where activations wait for the backward pass: cpu copies them to pinned host memory and back beside "
+               "the computation; with recompute what enters the blocks, without it all large ones. On the CPU device "
+               "they are there anyway.")
+      .refuse("nvme", "use cpu");
   s.add_choice(
        "gradient_compression", &RunConfig::gradient_compression, {"none", "fp16", "bf16", "onebit"},
        "What gradients are sent as: fp16 and bf16 halve the traffic (any stage), onebit sends signs and adds what "

@@ -146,6 +146,7 @@ struct RunConfig {
   std::int64_t stage3_prefetch_bucket_size = 50'000'000, stage3_param_persistence_threshold = 100'000;
   std::int64_t stage3_max_live_parameters = 1'000'000'000, stage3_max_reuse_distance = 1'000'000'000;
   OffloadDevice offload_optimizer = OffloadDevice::kNone, offload_param = OffloadDevice::kNone;
+  OffloadDevice offload_activations = OffloadDevice::kNone;
   GradientCompression gradient_compression = GradientCompression::kNone;
   bool sparse_embedding_updates = false;
   std::string gpu_communicator = "auto";

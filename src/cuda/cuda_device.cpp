@@ -81,7 +81,9 @@ class PinnedMemory final : public CountedMemory {
   }
   static Error does_not_fit(std::size_t bytes, const char* why) {
     return Error(Status::kDoesNotFit, fmt::format("cannot take {} of pinned host memory: {}", human_bytes(bytes), why))
-        .mend("see `ulimit -l` and the container's memory limit; more ranks with --zero_stage 1 and above share it");
+        .mend(
+            "see `ulimit -l` and the container's memory limit; more ranks with --zero_stage 1 and above share the "
+            "optimizer's state; --offload_activations none and --offload_optimizer none need less");
   }
   std::map<const std::byte*, std::size_t>& known_;
 };
@@ -94,6 +96,15 @@ std::optional<std::pair<const std::byte*, std::size_t>> around(const std::map<co
   if (at >= next->first + next->second) return std::nullopt;
   return *next;
 }
+
+class CudaMark final : public Device::Mark {
+ public:
+  CudaMark() { check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "a CUDA event"); }
+  ~CudaMark() override { cudaEventDestroy(event); }
+  CudaMark(const CudaMark&) = delete;
+  CudaMark& operator=(const CudaMark&) = delete;
+  cudaEvent_t event = nullptr;
+};
 
 class GraphRecording final : public Recording {
  public:
@@ -206,6 +217,20 @@ void CudaDevice::start_copy_in(std::byte* to, std::span<const std::byte> from, L
 void CudaDevice::start_copy_out(std::span<std::byte> to, const std::byte* from, Lane lane) {
   cuda::check_cuda(cudaMemcpyAsync(to.data(), from, to.size(), cudaMemcpyDeviceToHost, stream(lane)),
                    "a copy from the GPU");
+}
+
+std::unique_ptr<Device::Mark> CudaDevice::make_mark() {
+  cuda::check_cuda(cudaSetDevice(context_.options.ordinal), "choosing the CUDA device");
+  return std::make_unique<cuda::CudaMark>();
+}
+
+// In a recording, events are the edges of its graph: a copy lane joins it by awaiting a mark of the kernels' lane.
+void CudaDevice::set_mark(Mark& mark, Lane lane) {
+  cuda::check_cuda(cudaEventRecord(static_cast<cuda::CudaMark&>(mark).event, stream(lane)), "a CUDA event");
+}
+
+void CudaDevice::await_mark(Mark& mark, Lane lane) {
+  cuda::check_cuda(cudaStreamWaitEvent(stream(lane), static_cast<cuda::CudaMark&>(mark).event), "a CUDA event");
 }
 
 void CudaDevice::start_copy(std::byte* to, const std::byte* from, std::size_t bytes) {

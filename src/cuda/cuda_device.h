@@ -32,6 +32,9 @@ class CudaDevice final : public Device {
   void copy_out(std::span<std::byte> to, const std::byte* from) override;
   void start_copy_in(std::byte* to, std::span<const std::byte> from, Lane lane) override;
   void start_copy_out(std::span<std::byte> to, const std::byte* from, Lane lane) override;
+  std::unique_ptr<Mark> make_mark() override;
+  void set_mark(Mark& mark, Lane lane) override;
+  void await_mark(Mark& mark, Lane lane) override;
   void start_copy(std::byte* to, const std::byte* from, std::size_t bytes) override;
   bool start_peer_copy(std::byte* to, const Device& owner, const std::byte* from, std::size_t bytes) override;
   bool host_memory() const override { return false; }

@@ -22,6 +22,8 @@ std::string_view name_of(Role role) {
       return "data";
     case Role::kActivation:
       return "activations";
+    case Role::kHostActivation:
+      return "host activations";
   }
   return "?";
 }

@@ -12,15 +12,16 @@ namespace convoy {
 
 // What a value is, which decides the arena that it lives in.
 enum class Role : std::uint8_t {
-  kWeight,      // the parameters that the forward pass reads
-  kGradient,    // weight gradients
-  kMaster,      // float32 copies of 16-bit weights, which the optimizer updates
-  kMoment,      // optimizer state
-  kCache,       // keys and values of the text so far, in generation
-  kBatch,       // what the loader writes for a micro-batch, and tables and scalars that the host sets
-  kActivation,  // everything that lives inside one program
+  kWeight,          // the parameters that the forward pass reads
+  kGradient,        // weight gradients
+  kMaster,          // float32 copies of 16-bit weights, which the optimizer updates
+  kMoment,          // optimizer state
+  kCache,           // keys and values of the text so far, in generation
+  kBatch,           // what the loader writes for a micro-batch, and tables and scalars that the host sets
+  kActivation,      // everything that lives inside one program
+  kHostActivation,  // what of that waits in host memory for the backward pass
 };
-inline constexpr int kRoleCount = 7;
+inline constexpr int kRoleCount = 8;
 std::string_view name_of(Role role);
 
 struct Value {

@@ -8,7 +8,7 @@
 
 namespace convoy {
 
-// One buffer of the activation arena: the values that share it and the nodes (inclusive) between which it is in use.
+// One buffer of an arena of activations: the values that share it and the nodes (inclusive) between which it is in use.
 struct Buffer {
   std::size_t bytes = 0;
   std::int32_t first = 0;
@@ -18,7 +18,7 @@ struct Buffer {
 
 struct Lifetimes {
   std::vector<Buffer> buffers;
-  std::vector<std::int32_t> buffer_of;  // by value; -1 for values of persistent roles and dead values
+  std::vector<std::int32_t> buffer_of;  // by value; -1 for values of other roles and dead values
 };
 
 inline constexpr std::size_t kAlignment = 64;
@@ -27,8 +27,8 @@ inline std::size_t aligned(std::size_t bytes) {
 }
 
 // Follows the operations' aliases: an output takes an input's buffer where the operation allows it and the input is not
-// needed afterwards. Outputs of the graph live to the end.
-Lifetimes lifetimes(const Graph& graph);
+// needed afterwards. Outputs of the graph live to the end. Of one arena: kActivation or kHostActivation.
+Lifetimes lifetimes(const Graph& graph, Role role = Role::kActivation);
 
 // The largest sum of buffers alive at one node: no placement can be smaller.
 std::size_t largest_live_set(const Lifetimes& lifetimes, std::size_t node_count);

@@ -16,7 +16,7 @@ struct AliasChooser {
 
   bool may_take(const Node& node, std::int32_t n, ValueId output, ValueId input) const {
     const Value& from = graph.value(input);
-    if (from.role != Role::kActivation || from.producer < 0 || from.spec.bytes() != graph.spec(output).bytes())
+    if (from.role != graph.value(output).role || from.producer < 0 || from.spec.bytes() != graph.spec(output).bytes())
       return false;
     if (std::count(node.inputs.begin(), node.inputs.end(), input) > 1) return false;
     const std::int32_t buffer = made.buffer_of[static_cast<std::size_t>(input)];
@@ -41,7 +41,7 @@ std::vector<std::int32_t> last_uses(const Graph& graph) {
 
 }  // namespace
 
-Lifetimes lifetimes(const Graph& graph) {
+Lifetimes lifetimes(const Graph& graph, Role role) {
   const std::vector<std::int32_t> last = last_uses(graph);
   Lifetimes made;
   made.buffer_of.assign(graph.value_count(), -1);
@@ -53,7 +53,7 @@ Lifetimes lifetimes(const Graph& graph) {
     std::vector<std::int32_t> taken;
     for (std::size_t o = 0; o < node.outputs.size(); ++o) {
       const ValueId output = node.outputs[o];
-      if (graph.value(output).role != Role::kActivation) continue;
+      if (graph.value(output).role != role) continue;
       std::int32_t buffer = -1;
       for (const Alias& alias : aliases) {
         if (static_cast<std::size_t>(alias.output) != o || static_cast<std::size_t>(alias.input) >= node.inputs.size())

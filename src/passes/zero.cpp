@@ -7,6 +7,7 @@
 #include "graph/ops/collective.h"
 #include "graph/ops/compress.h"
 #include "graph/ops/update.h"
+#include "passes/segments.h"
 
 namespace convoy {
 
@@ -147,11 +148,6 @@ class GradientSharding {
   std::vector<Node> pending_;  // what ends the bucket under way; empty: none is
 };
 
-// A run of nodes of one transformer block.
-struct Segment {
-  std::size_t begin, end;
-};
-
 // The use of a weight in a segment.
 struct Use {
   ValueId weight;
@@ -165,7 +161,10 @@ class WeightGathering {
       : graph_(graph), options_(options), channel_(next_channel(graph)) {}
 
   void run() {
-    cut_segments();
+    segments_ = cut_segments(graph_);
+    fetched_.assign(segments_.size(), 0);
+    held_.assign(segments_.size(), 0);
+    before_.resize(segments_.size());
     find_intervals();
     keep_between_uses();
     plan_gathers();
@@ -173,17 +172,6 @@ class WeightGathering {
   }
 
  private:
-  void cut_segments() {
-    const std::vector<Node>& nodes = graph_.nodes();
-    for (std::size_t n = 0; n < nodes.size(); ++n) {
-      if (n == 0 || nodes[n].block != nodes[n - 1].block) segments_.push_back({n, n});
-      segments_.back().end = n + 1;
-    }
-    fetched_.assign(segments_.size(), 0);
-    held_.assign(segments_.size(), 0);
-    before_.resize(segments_.size());
-  }
-
   bool sharded(ValueId id) const {
     const Value& value = graph_.value(id);
     return value.role == Role::kWeight && value.producer < 0 && options_.shards_weight(value.spec.numel());

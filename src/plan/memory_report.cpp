@@ -59,6 +59,14 @@ std::vector<Choice> choices_from(const TrainShape& now) {
   }
   if (now.recompute != RecomputeMode::kFull)
     options.emplace_back("--recompute full", [](TrainShape& s) { s.recompute = RecomputeMode::kFull; });
+  if (now.has_own_memory && !now.offload_activations) {  // beside full recomputation the link keeps up
+    options.emplace_back(now.recompute == RecomputeMode::kFull ? "--offload_activations cpu"
+                                                               : "--recompute full --offload_activations cpu",
+                         [](TrainShape& s) {
+                           s.recompute = RecomputeMode::kFull;
+                           s.offload_activations = true;
+                         });
+  }
   all = with_options(all, options);
   options.clear();
   for (std::int64_t rows = now.rows; rows % 2 == 0 && now.shorter.empty();) {  // a bucket's rows follow from seconds
@@ -97,7 +105,9 @@ std::size_t number_in(const std::filesystem::path& path) {
 MemoryReport memory_report(const ArenaSizes& sizes, std::size_t activation_lower_bound) {
   MemoryReport report;
   report.activation_lower_bound = activation_lower_bound;
-  for (Role role : {Role::kWeight, Role::kGradient, Role::kMaster, Role::kMoment, Role::kActivation}) {
+  for (Role role :
+       {Role::kWeight, Role::kGradient, Role::kMaster, Role::kMoment, Role::kActivation, Role::kHostActivation}) {
+    if (role == Role::kHostActivation && sizes.bytes[at(role)] == 0) continue;
     const std::size_t times = role == Role::kGradient ? sizes.gradient_slots : 1;
     report.lines.push_back({std::string(name_of(role)), sizes.bytes[at(role)] * times, sizes.offloaded[at(role)]});
   }
@@ -133,7 +143,8 @@ std::vector<Alternative> alternatives(const Model& model, const TrainShape& shap
       total_now = total;
     } else if (total < total_now) {
       measured.push_back(
-          {{fmt::format("{}", fmt::join(choice.changes, " ")), total, flops / flops_now - 1}, choice.changes.size()});
+          {{fmt::format("{}", fmt::join(choice.changes, " ")), total, set.sizes.host_total(), flops / flops_now - 1},
+           choice.changes.size()});
     }
   }
   // Only those that no other beats in bytes, arithmetic and number of changes at once.
@@ -206,12 +217,17 @@ void require_fit(const Model& model, const TrainShape& shape, const WorkspaceSiz
                             human_bytes(report.host_total), report.host_total, human_bytes(limit.host), limit.host))
         .mend(
             "--no-async_save needs no copy for checkpoints, more ranks with --zero_stage 1 and above share the "
-            "optimizer's state; now it takes\n" +
+            "optimizer's state, --offload_activations none and --offload_optimizer none keep things on the device; "
+            "now it takes\n" +
             account);
   }
   if (report.total <= limit.device) return;
   std::vector<Alternative> fitting = alternatives(model, shape, workspaces, beside);
-  std::erase_if(fitting, [&](const Alternative& each) { return each.total > limit.device; });
+  // What else lies in host memory stays there.
+  const std::size_t host_beside = report.host_total - make_programs(model, shape, workspaces).sizes.host_total();
+  std::erase_if(fitting, [&](const Alternative& each) {
+    return each.total > limit.device || (each.host_total > 0 && each.host_total + host_beside > limit.host);
+  });
   Error error(Status::kDoesNotFit,
               fmt::format("the run takes {} ({} bytes) and {} ({} bytes) are available", human_bytes(report.total),
                           report.total, human_bytes(limit.device), limit.device));

@@ -31,10 +31,12 @@ void add_line(MemoryReport& report, const std::string& kind, std::size_t bytes, 
 struct Alternative {
   std::string settings;  // as flags: "--recompute selective"
   std::size_t total = 0;
-  double extra_flops = 0;  // relative to now: 0.33 = a third more
+  std::size_t host_total = 0;  // where the device has its own memory
+  double extra_flops = 0;      // relative to now: 0.33 = a third more
 };
-// Combinations of recomputation, smaller micro-batches, sequential accumulation and 16-bit weights that no other beats
-// in bytes, arithmetic and number of changes at once; the largest first. Only those that take less than now.
+// Combinations of recomputation, smaller micro-batches, sequential accumulation, offload and 16-bit weights that no
+// other beats in bytes of the device, arithmetic and number of changes at once; the largest first. Only those that take
+// less than now.
 // `beside` tells the bytes outside the arenas of a run with such programs.
 using BytesBeside = std::function<std::size_t(const TrainShape&, const ProgramSet&)>;
 std::vector<Alternative> alternatives(const Model& model, const TrainShape& shape, const WorkspaceSizes& workspaces,

@@ -9,6 +9,7 @@
 #include "graph/ops/embedding.h"
 #include "passes/differentiate.h"
 #include "passes/fuse.h"
+#include "passes/offload.h"
 #include "passes/order.h"
 
 namespace convoy {
@@ -42,6 +43,8 @@ Graph micro_graph(const Model& model, const TrainShape& shape, bool accumulate) 
   recompute(graph, {shape.recompute, shape.recompute_steps, shape.rates});
   fuse(graph);
   order(graph);
+  if (shape.offload_activations)
+    offload_activations(graph, {shape.recompute != RecomputeMode::kNone, shape.offload_least_bytes});
   // After the order, which depends on sizes: communication must come in the same order on every rank.
   if (shape.zero.shards_weights()) gather_weights(graph, shape.zero);
   if (shape.zero.shards_gradients()) shard_gradients(graph, shape.zero);
@@ -372,12 +375,14 @@ void compile_batch(const BatchGraphs& graphs, const Layout& layout, const Worksp
 void take_largest(ArenaSizes& sizes, const Program& program) {
   auto& activations = sizes.bytes[static_cast<std::size_t>(Role::kActivation)];
   activations = std::max(activations, program.activation_bytes);
+  auto& on_host = sizes.bytes[static_cast<std::size_t>(Role::kHostActivation)];
+  on_host = std::max(on_host, program.host_activation_bytes);
   sizes.workspace = std::max(sizes.workspace, program.workspace_bytes);
 }
 
 void take_persistent(ArenaSizes& sizes, const Layout& layout) {
   for (int role = 0; role < kRoleCount; ++role) {
-    if (static_cast<Role>(role) != Role::kActivation)
+    if (static_cast<Role>(role) != Role::kActivation && static_cast<Role>(role) != Role::kHostActivation)
       sizes.bytes[static_cast<std::size_t>(role)] = layout.bytes(static_cast<Role>(role));
   }
 }
@@ -473,6 +478,7 @@ ProgramSet make_programs(const Model& model, const TrainShape& shape, const Work
   take_persistent(set.sizes, set.layout);
   for (const Role role : {Role::kMaster, Role::kMoment})
     set.sizes.offloaded[static_cast<std::size_t>(role)] = shape.offload_optimizer;
+  set.sizes.offloaded[static_cast<std::size_t>(Role::kHostActivation)] = true;
   set.sizes.gradient_slots = shape.deterministic ? tree_slots(shape.accumulation) : 1;
   // Sharded gradients are not accumulated by the operations that make them: one slot for what comes in.
   if (!shape.deterministic && shape.zero.shards_gradients() && shape.accumulation > 1) set.sizes.gradient_slots = 2;

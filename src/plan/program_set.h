@@ -46,6 +46,10 @@ struct TrainShape {
   bool sparse_embeddings = false;
   // Master weights and moments in host memory; the update reads and writes them over the link.
   bool offload_optimizer = false;
+  // What the backward pass reads late waits in host memory: without recomputation all of that, else what crosses the
+  // blocks' borders; tensors of fewer bytes stay.
+  bool offload_activations = false;
+  std::size_t offload_least_bytes = std::size_t{1} << 20;
   bool has_own_memory = false;  // whether the device's memory is not the host's, so that offloading frees some
   // Models that hear: windows of audio of a row, and log-mel frames of a window.
   std::int64_t audio_windows = 0, audio_frames = 0;

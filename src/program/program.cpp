@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "graph/ops/collective.h"
+#include "graph/ops/host_copy.h"
 #include "passes/place.h"
 
 namespace convoy {
@@ -26,6 +27,8 @@ std::string_view short_name(Role role) {
       return "in";
     case Role::kActivation:
       return "a";
+    case Role::kHostActivation:
+      return "host";
   }
   return "?";
 }
@@ -71,20 +74,30 @@ Cost Program::cost(Phase phase) const {
 
 Program compile(const Graph& graph, const Layout& layout, const WorkspaceSizes& workspaces, std::string name,
                 const std::vector<std::string>& outputs) {
-  const Lifetimes lives = lifetimes(graph);
-  const Placement placement = place(lives, graph.nodes().size());
+  struct Arena {
+    Lifetimes lives;
+    Placement placement;
+  };
+  const auto placed = [&](Role role) {
+    Lifetimes lives = lifetimes(graph, role);
+    Placement placement = place(lives, graph.nodes().size());
+    return Arena{std::move(lives), std::move(placement)};
+  };
+  const Arena on_device = placed(Role::kActivation), on_host = placed(Role::kHostActivation);
   Program program;
   program.name = std::move(name);
-  program.activation_bytes = placement.bytes;
-  program.activation_lower_bound = placement.lower_bound;
+  program.activation_bytes = on_device.placement.bytes;
+  program.activation_lower_bound = on_device.placement.lower_bound;
+  program.host_activation_bytes = on_host.placement.bytes;
   const auto resolve = [&](ValueId id) -> BufferRef {
     if (id == kNoValue) return {};
     const Value& value = graph.value(id);
-    if (value.role != Role::kActivation)
+    if (value.role != Role::kActivation && value.role != Role::kHostActivation)
       return {value.role, layout.find(value.role, value.name).offset, value.spec, true};
-    const std::int32_t buffer = lives.buffer_of[static_cast<std::size_t>(id)];
+    const Arena& arena = value.role == Role::kActivation ? on_device : on_host;
+    const std::int32_t buffer = arena.lives.buffer_of[static_cast<std::size_t>(id)];
     check(buffer >= 0, "an activation is read that nothing computes");
-    return {Role::kActivation, placement.offsets[static_cast<std::size_t>(buffer)], value.spec, true};
+    return {value.role, arena.placement.offsets[static_cast<std::size_t>(buffer)], value.spec, true};
   };
   for (const Node& node : graph.nodes()) {
     Instruction made;
@@ -96,8 +109,9 @@ Program compile(const Graph& graph, const Layout& layout, const WorkspaceSizes& 
     const std::vector<const TensorSpec*> in = graph.input_specs(node);
     const std::vector<TensorSpec> out = graph.output_specs(node);
     made.cost = node.op->cost(in, out);
-    const bool collective = dynamic_cast<const CollectiveOp*>(node.op.get()) != nullptr;  // not the device's
-    made.workspace = collective ? 0 : workspaces.workspace(*node.op, in, out);
+    const bool of_device = dynamic_cast<const CollectiveOp*>(node.op.get()) == nullptr &&
+                           dynamic_cast<const HostCopyOp*>(node.op.get()) == nullptr;
+    made.workspace = of_device ? workspaces.workspace(*node.op, in, out) : 0;
     program.workspace_bytes = std::max(program.workspace_bytes, aligned(made.workspace));
     program.instructions.push_back(std::move(made));
   }
@@ -113,13 +127,15 @@ Program compile(const Graph& graph, const Layout& layout, const WorkspaceSizes& 
 std::string print(const Program& program) {
   const Cost total = program.cost();
   std::string text = fmt::format(
-      "program {}: {} instructions, {:.3f} GFLOP, activations {} ({:.2f}% above the largest live set), workspace {}\n",
+      "program {}: {} instructions, {:.3f} GFLOP, activations {} ({:.2f}% above the largest live set), workspace "
+      "{}{}\n",
       program.name, program.instructions.size(), total.flops * 1e-9, human_bytes(program.activation_bytes),
       program.activation_lower_bound == 0 ? 0.0
                                           : 100.0 * (static_cast<double>(program.activation_bytes) /
                                                          static_cast<double>(program.activation_lower_bound) -
                                                      1),
-      human_bytes(program.workspace_bytes));
+      human_bytes(program.workspace_bytes),
+      program.host_activation_bytes > 0 ? ", host activations " + human_bytes(program.host_activation_bytes) : "");
   for (std::size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
     const std::string block = instruction.block >= 0 ? fmt::format("block {}", instruction.block) : "";

@@ -36,6 +36,7 @@ struct Program {
   std::vector<std::pair<std::string, BufferRef>> outputs;  // activations that the host reads afterwards
   std::size_t activation_bytes = 0;                        // size of the activation arena
   std::size_t activation_lower_bound = 0;                  // the largest live set
+  std::size_t host_activation_bytes = 0;                   // size of the arena of what is offloaded meanwhile
   std::size_t workspace_bytes = 0;                         // the largest workspace of one instruction
 
   const BufferRef& output(const std::string& output_name) const;

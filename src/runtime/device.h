@@ -96,6 +96,17 @@ class Device : public WorkspaceSizes {
   // Copies that are started only: done after synchronize(). The host's side lies in memory of allocate_host.
   virtual void start_copy_in(std::byte* to, std::span<const std::byte> from, Lane /*lane*/) { copy_in(to, from); }
   virtual void start_copy_out(std::span<std::byte> to, const std::byte* from, Lane /*lane*/) { copy_out(to, from); }
+  // A point in the order of a lane, which may be set again and again; recordings keep it.
+  class Mark {
+   public:
+    virtual ~Mark() = default;
+  };
+  virtual std::unique_ptr<Mark> make_mark() { return std::make_unique<Mark>(); }
+  // After all that was started in `lane` so far.
+  virtual void set_mark(Mark& /*mark*/, Lane /*lane*/) {}
+  // What is started in `lane` from now on comes after the mark. Devices whose copies are done when they are started
+  // need neither.
+  virtual void await_mark(Mark& /*mark*/, Lane /*lane*/) {}
   // Within the device's memory, in the lane of the kernels.
   virtual void start_copy(std::byte* to, const std::byte* from, std::size_t bytes) = 0;
   // From the memory of another device of this kind, in a lane of its own; false where there is no link between the two.

@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "runtime/collectives.h"
+#include "runtime/host_copies.h"
 
 namespace convoy {
 namespace {
@@ -21,15 +22,18 @@ std::vector<const TensorSpec*> specs_of(const std::vector<BufferRef>& refs) {
 Executor::Executor(Device& device, const Program& program, const Arenas& arenas, Communicator* communicator)
     : device_(device), program_(program), arenas_(arenas), communicator_(communicator) {
   Collectives collectives(device, communicator);
+  HostCopies host_copies(device);
   for (const Instruction& instruction : program.instructions) {
     Step step;
     std::vector<TensorSpec> outputs;
     for (const BufferRef& ref : instruction.outputs) outputs.push_back(ref.spec);
     const auto* collective = dynamic_cast<const CollectiveOp*>(instruction.op.get());
     has_collectives_ = has_collectives_ || collective != nullptr;
+    const auto* host_copy = dynamic_cast<const HostCopyOp*>(instruction.op.get());
     const std::vector<const TensorSpec*> inputs = specs_of(instruction.inputs);
-    step.kernel = collective != nullptr ? collectives.prepare(*collective, inputs, outputs)
-                                        : device.prepare(*instruction.op, inputs, outputs);
+    step.kernel = collective != nullptr  ? collectives.prepare(*collective, inputs, outputs)
+                  : host_copy != nullptr ? host_copies.prepare(*host_copy, outputs)
+                                         : device.prepare(*instruction.op, inputs, outputs);
     step.inputs.resize(instruction.inputs.size());
     step.outputs.resize(instruction.outputs.size());
     for (const auto* refs : {&instruction.inputs, &instruction.outputs}) {
@@ -101,7 +105,8 @@ void Executor::run_observed(std::size_t index) {
   if (trace_ != nullptr)
     trace_->add(Trace::Lane::kCompute, instruction.op->name(), name_of(instruction.phase), begin, end);
   if (!timing_on_) return;
-  if (dynamic_cast<const CollectiveOp*>(instruction.op.get()) != nullptr) {
+  if (dynamic_cast<const CollectiveOp*>(instruction.op.get()) != nullptr ||
+      dynamic_cast<const HostCopyOp*>(instruction.op.get()) != nullptr) {
     timing_.waiting += seconds;
     return;
   }

@@ -26,7 +26,7 @@ class Executor {
   std::size_t high_water(Role role) const { return high_water_[static_cast<std::size_t>(role)]; }
   std::size_t workspace_high_water() const { return workspace_high_water_; }
 
-  // Where the time goes: waits for communication apart from the phase that they are in.
+  // Where the time goes: communication and copies to and from the host apart from the phase that they are in.
   struct Timing {
     double forward = 0, backward = 0, recompute = 0, update = 0, waiting = 0;
   };

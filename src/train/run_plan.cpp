@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "config/resolve.h"
+#include "graph/ops/host_copy.h"
 #include "models/freeze.h"
 #include "plan/fit_recompute.h"
 #include "plan/memory_report.h"
@@ -99,6 +100,27 @@ std::string recompute_text(const TrainShape& shape, const ProgramSet& programs) 
   const double whole = programs.micro.cost().flops;
   return fmt::format("fit ({} steps, {:.1f}% of the arithmetic)", shape.recompute_steps,
                      100 * (whole - model_flops(programs.micro)) / whole);
+}
+
+// Bytes that a program copies from the device to the host; as many come back.
+double offloaded_bytes(const Program& program) {
+  double bytes = 0;
+  for (const Instruction& each : program.instructions) {
+    if (dynamic_cast<const OffloadStart*>(each.op.get()) != nullptr) bytes += each.cost.bytes;
+  }
+  return bytes;
+}
+
+// What offloaded activations ask of the link, and how long it takes for that where it was measured.
+std::string offload_text(const ProgramSet& programs, const std::optional<Ceilings>& ceilings) {
+  const double bytes = offloaded_bytes(programs.micro);
+  if (bytes == 0) return {};
+  std::string time;
+  if (ceilings && ceilings->link) {
+    time = fmt::format(", at the measured rates {:.3f} s out and {:.3f} s back", bytes * 1e-9 / ceilings->link->to_host,
+                       bytes * 1e-9 / ceilings->link->to_device);
+  }
+  return fmt::format("offloaded activations: {:.3f} GB to the host and back per micro-batch{}\n", bytes * 1e-9, time);
 }
 
 }  // namespace
@@ -205,7 +227,7 @@ std::string plan_run(const RunConfig& settings, Device& device) {
   }
   text += fmt::format("arithmetic: {:.3f} GFLOP per token, {:.1f} GFLOP per micro-batch\n",
                       programs.micro.cost().flops / tokens * 1e-9, programs.micro.cost().flops * 1e-9);
-  text += buckets_text(shape, programs);
+  text += offload_text(programs, known_ceilings(config, device)) + buckets_text(shape, programs);
   const std::vector<Alternative> others =
       alternatives(*source.model, shape, device, beside_the_arenas(config, source, device));
   if (!others.empty()) text += "less memory with:\n" + print(others, report.total);

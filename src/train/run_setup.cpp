@@ -244,6 +244,7 @@ TrainShape train_shape(const RunConfig& config, const ModelSource& source, bool 
   shape.master_weights = config.master_weights;
   shape.has_own_memory = config.device != "cpu";
   shape.offload_optimizer = shape.has_own_memory && config.offload_optimizer == OffloadDevice::kCpu;
+  shape.offload_activations = shape.has_own_memory && config.offload_activations == OffloadDevice::kCpu;
   shape.weight_decay = config.weight_decay;
   shape.decay_bias_norm = config.decay_bias_norm;
   shape.max_grad_norm = config.max_grad_norm;
@@ -290,7 +291,7 @@ TrainShape train_shape(const RunConfig& config, const ModelSource& source, bool 
 TrainShape evaluation_shape(const RunConfig& config, const ModelSource& source, int rank, int ranks) {
   RunConfig alone = config;  // what concerns gradients and optimizer has no meaning here
   alone.gradient_compression = GradientCompression::kNone;
-  alone.offload_optimizer = OffloadDevice::kNone;
+  alone.offload_optimizer = alone.offload_activations = OffloadDevice::kNone;
   TrainShape shape = train_shape(alone, source, true, rank, ranks);
   shape.training = false;
   shape.rows = shape.eval_rows;

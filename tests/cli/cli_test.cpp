@@ -170,6 +170,30 @@ TEST_F(Cli, ARunThatDoesNotFitIsRefusedWithSettingsThatDo) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run/log.jsonl")) << "refused before anything is written";
 }
 
+// cpu_checkpointing recomputes blocks; where the device's memory is the host's, their inputs are there anyway.
+TEST_F(Cli, DeepSpeedsCheckpointingInHostMemory) {
+  const std::string ds = folder_ / "ds.json";
+  std::ofstream(ds) << R"({"activation_checkpointing": {"partition_activations": true, "cpu_checkpointing": true}})";
+  const Result plan =
+      run_convoy({"plan", "--from_scratch", "--model_config", model_config(), "--seq_length", "64", "--deepspeed", ds});
+  EXPECT_EQ(plan.status, 0) << plan.output;
+  EXPECT_THAT(plan.output, HasSubstr("recompute full"));
+  EXPECT_THAT(plan.output, HasSubstr("no effect: `offload_activations`"));
+  EXPECT_THAT(plan.output, HasSubstr("the CPU device keeps them in host memory anyway"));
+  const auto last_loss = [&](const std::string& name, const std::vector<std::string>& more) {
+    const std::string output = folder_ / name;
+    std::vector<std::string> all = {"--max_steps", "3", "--save_strategy", "no"};
+    all.insert(all.end(), more.begin(), more.end());
+    const Result run = run_convoy(words(output, all));
+    EXPECT_EQ(run.status, 0) << run.output;
+    return read_json(output + "/trainer_state.json")["log_history"][2]["loss"].get<double>();
+  };
+  EXPECT_EQ(last_loss("kept", {}), last_loss("offloaded", {"--deepspeed", ds}));
+  const Result nvme = run_convoy(words(folder_ / "nvme", {"--offload_activations", "nvme"}));
+  EXPECT_EQ(nvme.status, 2);
+  EXPECT_THAT(nvme.output, HasSubstr("'nvme' is not supported"));
+}
+
 TEST_F(Cli, LogsSayHowMuchOfTheCeilingIsReached) {
   const std::string ceilings = folder_ / "ceilings.json";
   const std::string least = R"({"version": 1, "card": "x", "date": "2026-01-31", "dtype": "f32", )";

@@ -109,6 +109,20 @@ TEST(DeepSpeedFiles, Glm4Zero2) {
   }
 }
 
+TEST(DeepSpeedFiles, ActivationCheckpointingInHostMemory) {
+  const auto with = [](const std::string& section, const std::string& device) {
+    return parse_run_config({"--deepspeed", R"({"activation_checkpointing": )" + section + "}", "--device", device});
+  };
+  const RunConfig config = with(R"({"partition_activations": true, "cpu_checkpointing": true})", "cuda");
+  EXPECT_EQ(config.recompute, RecomputeSetting::kFull);
+  EXPECT_EQ(config.offload_activations, OffloadDevice::kCpu);
+  EXPECT_FALSE(notes_contain(config, "offload_activations"));
+  EXPECT_TRUE(notes_contain(with(R"({"cpu_checkpointing": true})", "cpu"), "`offload_activations`"));
+  const RunConfig off = with(R"({"partition_activations": true, "cpu_checkpointing": false})", "cuda");
+  EXPECT_EQ(off.recompute, RecomputeSetting::kFull);
+  EXPECT_EQ(off.offload_activations, OffloadDevice::kNone);
+}
+
 TEST(DeepSpeedFiles, Glm4Zero3WithPipeline) {
   RunConfig config = parse_run_config({"--deepspeed", example("glm4_zero3_pipeline.json")});
   EXPECT_EQ(config.zero_stage, 3);

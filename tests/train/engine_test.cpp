@@ -111,6 +111,30 @@ TEST_P(Families, RecomputationChangesNothing) {
   }
 }
 
+TEST_P(Families, OffloadedActivationsChangeNothing) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    TrainShape shape = small_shape();
+    shape.dtype = dtype;
+    shape.offload_least_bytes = 0;
+    for (const bool deterministic : {true, false}) {
+      shape.deterministic = deterministic;
+      shape.recompute = RecomputeMode::kNone;
+      shape.offload_activations = false;
+      const Outcome kept = train(GetParam(), shape, 3, 4);
+      shape.offload_activations = true;
+      for (const RecomputeMode mode :
+           {RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull, RecomputeMode::kFit}) {
+        shape.recompute = mode;
+        shape.rates = {2e11, 1e11, 2e10};
+        shape.recompute_steps = 3;
+        const Outcome away = train(GetParam(), shape, 3, 4);
+        EXPECT_EQ(kept.losses, away.losses) << name_of(mode);
+        EXPECT_EQ(kept.state, away.state) << name_of(mode) << " " << name_of(dtype);
+      }
+    }
+  }
+}
+
 TEST_P(Families, HowTheBatchIsCutChangesOnlyRounding) {
   TrainShape whole = small_shape();
   whole.rows = 8;
@@ -335,6 +359,36 @@ TEST_P(Families, PlannedBytesEqualTheHighWaterMark) {
         }
       }
     }
+  }
+}
+
+TEST_P(Families, PlannedBytesEqualTheHighWaterMarkWithOffload) {
+  for (const RecomputeMode mode : {RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull}) {
+    TrainShape shape = small_shape();
+    shape.recompute = mode;
+    shape.eval_rows = 2;
+    testing::set_audio(GetParam(), shape);
+    const auto model = make_model(tiny_config(GetParam()), "test");
+    const std::unique_ptr<Device> device = testing::test_device();
+    const ProgramSet kept = make_programs(*model, shape, *device);
+    shape.offload_activations = true;
+    shape.offload_least_bytes = 0;
+    Engine engine(*device, *model, shape);
+    engine.store().initialize(5);
+    const auto batch = random_batch(shape.rows, shape.seq, kVocab);
+    engine.micro_step(batch.view(), 0.01);
+    engine.micro_step(batch.view(), 0.01);
+    engine.update(1e-3, 1);
+    const ProgramSet& set = engine.programs();
+    const auto bytes = [](const ProgramSet& of, Role role) { return of.sizes.bytes[static_cast<std::size_t>(role)]; };
+    EXPECT_EQ(device->memory().peak, memory_report(set.sizes, set.activation_lower_bound).total);
+    EXPECT_EQ(set.sizes.host_total(), bytes(set, Role::kHostActivation));
+    // Two blocks have little that is away for long: selective recomputation keeps none of it.
+    if (mode != RecomputeMode::kSelective) {
+      EXPECT_GT(bytes(set, Role::kHostActivation), 0u) << name_of(mode);
+    }
+    EXPECT_EQ(aligned(engine.micro_executor().high_water(Role::kHostActivation)), bytes(set, Role::kHostActivation));
+    EXPECT_LE(bytes(set, Role::kActivation), bytes(kept, Role::kActivation));
   }
 }
 

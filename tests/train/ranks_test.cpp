@@ -189,6 +189,26 @@ TEST(Layouts, RandomLayoutsGiveTheBitsOfOneRank) {
   }
 }
 
+TEST(Layouts, OffloadedActivationsGiveTheBitsOfOneRank) {
+  for (const RecomputeMode mode : {RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull}) {
+    Case what;
+    what.shape = small_shape();
+    what.shape.dtype = DType::kBF16;
+    what.micro_batches = 8;  // each rank accumulates
+    what.shape.recompute = mode;
+    const std::string alone = train_on(what, 1);
+    ASSERT_FALSE(alone.empty());
+    what.shape.offload_activations = true;
+    what.shape.offload_least_bytes = 0;
+    for (const int ranks : {1, 2}) {
+      for (int stage = 0; stage <= 3; ++stage) {
+        what.shape.zero.stage = stage;
+        EXPECT_EQ(train_on(what, ranks), alone) << name_of(mode) << " stage " << stage << " ranks " << ranks;
+      }
+    }
+  }
+}
+
 TEST(Layouts, AdaptersGetTheBitsOfOneRank) {
   RandomStream random(2026, 13);
   const auto pick = [&](std::uint64_t count) { return static_cast<std::int64_t>(random.below(count)); };
