@@ -35,8 +35,8 @@ struct Arguments {
   std::int64_t batch = 4, seq = 0, accum = 1, steps = 10, lora_rank = 0;
   double memory_limit = 0;  // GB
   int threads = 0;
-  bool profile = false, any_order = false, bf16_state = false, offload = false, offload_activations = false,
-       verbose = false;
+  bool fp8 = false, profile = false, any_order = false, bf16_state = false, offload = false,
+       offload_activations = false, verbose = false;
 };
 
 double now() {
@@ -85,6 +85,8 @@ int run(const Arguments& arguments) {
   shape.audio_frames = rows.frames;
   shape.accumulation = arguments.accum;
   shape.dtype = *dtype;
+  shape.fp8 = arguments.fp8;
+  if (shape.fp8 && shape.dtype != DType::kBF16) throw usage_error("--fp8 needs --dtype bf16");
   shape.deterministic = !arguments.any_order;
   if (arguments.bf16_state) {
     shape.optimizer.moment_dtype = DType::kBF16;
@@ -137,6 +139,7 @@ int run(const Arguments& arguments) {
                {"threads", threads()},
                {"parameters", model->parameter_count()},
                {"dtype", arguments.dtype},
+               {"fp8", arguments.fp8},
                {"batch", arguments.batch},
                {"seq", rows.seq},
                {"accum", arguments.accum},
@@ -174,6 +177,7 @@ int main(int argc, char** argv) {
   CLI::App app("train with random tokens and time it");
   app.add_option("--config", arguments.config, "config.json")->required();
   app.add_option("--dtype", arguments.dtype, "f32 or bf16");
+  app.add_flag("--fp8", arguments.fp8, "with --dtype bf16: the blocks' products in 8 bits");
   app.add_option("--batch", arguments.batch, "sequences of a micro-batch");
   app.add_option("--seq", arguments.seq, "tokens of a sequence; of its labels, where a model hears (512; 128)");
   app.add_option("--accum", arguments.accum, "micro-batches of a step");

@@ -1,6 +1,7 @@
 #include "base/dtype.h"
 
 #include <array>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -18,6 +19,8 @@ std::size_t size_of(DType dtype) {
     case DType::kI64:
       return 8;
     case DType::kU8:
+    case DType::kF8E4M3:
+    case DType::kF8E5M2:
       return 1;
   }
   return 0;
@@ -39,6 +42,10 @@ std::string_view name_of(DType dtype) {
       return "i64";
     case DType::kU8:
       return "u8";
+    case DType::kF8E4M3:
+      return "f8_e4m3";
+    case DType::kF8E5M2:
+      return "f8_e5m2";
   }
   return "?";
 }
@@ -84,6 +91,66 @@ F16 to_f16(float f) {
   }
   const std::uint32_t rounded = a + 0xfffu + ((a >> 13) & 1u) - (112u << 23);
   return {static_cast<std::uint16_t>(sign | (rounded >> 13))};
+}
+
+namespace {
+
+// An 8-bit format: how many bits of mantissa, the exponent's bias, and the code of the largest finite value.
+struct Format {
+  int mantissa;
+  int bias;
+  std::uint8_t largest;
+};
+constexpr Format kE4M3{3, 7, 0x7e};
+constexpr Format kE5M2{2, 15, 0x7b};
+constexpr std::uint8_t kNaN = 0x7f;
+
+// The float32 bits of a code without sign that is not subnormal.
+constexpr std::uint32_t wide_bits(Format f, std::uint32_t code) {
+  return (code << (23 - f.mantissa)) + (static_cast<std::uint32_t>(127 - f.bias) << 23);
+}
+
+float widen(Format f, std::uint8_t bits) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x80U) << 24;
+  const std::uint32_t code = bits & 0x7fU;
+  if (code >> f.mantissa != 0) return std::bit_cast<float>(sign | wide_bits(f, code));
+  // Subnormal: a multiple of the smallest value, 2^(1 - bias - mantissa).
+  const auto smallest = std::bit_cast<float>(static_cast<std::uint32_t>(128 - f.bias - f.mantissa) << 23);
+  return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(static_cast<float>(code) * smallest));
+}
+
+std::uint8_t narrow(Format f, float value) {
+  const std::uint32_t u = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t sign = u >> 24 & 0x80U;
+  const std::uint32_t a = u & 0x7fffffffU;
+  if (a > 0x7f800000U) return kNaN;
+  const auto with_sign = [sign](std::uint32_t code) { return static_cast<std::uint8_t>(sign | code); };
+  if (a >= wide_bits(f, f.largest)) return with_sign(f.largest);
+  if (a < wide_bits(f, 1U << f.mantissa)) {
+    // Subnormal: beside a power of two whose last place is the smallest value, the float adder rounds there.
+    const std::uint32_t beside = static_cast<std::uint32_t>(151 - f.bias - f.mantissa) << 23;
+    const float rounded = std::bit_cast<float>(a) + std::bit_cast<float>(beside);
+    return with_sign(std::bit_cast<std::uint32_t>(rounded) - beside);
+  }
+  const int cut = 23 - f.mantissa;
+  const std::uint32_t rounded = a + (1U << (cut - 1)) - 1 + (a >> cut & 1U) - wide_bits(f, 0);
+  return with_sign(rounded >> cut);
+}
+
+}  // namespace
+
+float to_float(F8E4M3 v) {
+  if ((v.bits & 0x7fU) == kNaN) return std::numeric_limits<float>::quiet_NaN();
+  return widen(kE4M3, v.bits);
+}
+F8E4M3 to_f8e4m3(float f) {
+  return {narrow(kE4M3, f)};
+}
+float to_float(F8E5M2 v) {
+  return to_float(F16{static_cast<std::uint16_t>(v.bits << 8)});
+}
+F8E5M2 to_f8e5m2(float f) {
+  return {narrow(kE5M2, f)};
 }
 
 }  // namespace convoy

@@ -29,6 +29,9 @@ std::string_view stored_name(const SafetensorsTensor& tensor) {
       return "I64";
     case DType::kU8:
       return "U8";
+    case DType::kF8E4M3:
+    case DType::kF8E5M2:
+      break;  // never stored
   }
   throw internal_error("an element type without a safetensors name");
 }

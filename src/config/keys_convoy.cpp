@@ -202,6 +202,10 @@ Section machine_keys() {
   Section s{"Precision, memory, machine", {}};
   s.add("bf16", &RunConfig::bf16, "Same as dtype: bf16.").when_unset("as dtype says");
   s.add("fp16", &RunConfig::fp16, "Same as dtype: f16.").when_unset("as dtype says");
+  s.add("fp8", &RunConfig::fp8,
+        "Training computes the transformer blocks' products with weights in 8 bits, E4M3 forward and E5M2 gradients, "
+        "and all else in bf16, which it chooses as dtype. A GPU of compute capability 8.9 or newer gains time by it; "
+        "the CPU emulates it. See docs/fp8.md.");
   s.add_choice("recompute", &RunConfig::recompute, {"none", "selective", "full", "fit"},
                "What the backward pass computes again instead of keeping: nothing, what is cheap, every block; fit: as "
                "much as memory (memory_limit) asks for, what takes the least time for its bytes first.");

@@ -109,6 +109,18 @@ Error contradiction(const RunConfig& config, const std::string& key, const std::
       .mend("keep one of them");
 }
 
+// It stands beside bf16: what is not in 8 bits has float32's range without a loss scale.
+void resolve_fp8(RunConfig& config) {
+  const bool other = config.dtype && *config.dtype != DType::kBF16;
+  if (other || (config.bf16 && !*config.bf16)) {
+    const std::string key = !other ? "bf16" : config.fp16.value_or(false) ? "fp16" : "dtype";
+    throw usage_error("`fp8: true` computes in bf16 what it does not compute in 8 bits")
+        .at(fmt::format("{}, {}", config.source_of("fp8"), config.source_of(key)))
+        .mend(fmt::format("leave `{}` out, or fp8", key));
+  }
+  if (!config.dtype) give(config, "dtype", static_cast<std::int64_t>(DType::kBF16), "fp8, " + config.source_of("fp8"));
+}
+
 void resolve_precision(RunConfig& config) {
   const bool bf16 = config.bf16.value_or(false);
   if (bf16 && config.fp16.value_or(false))
@@ -126,6 +138,7 @@ void resolve_precision(RunConfig& config) {
     throw contradiction(config, "bf16", "dtype", "`bf16: false` and `dtype: bf16` contradict each other");
   if (bf16 && !config.dtype)
     give(config, "dtype", static_cast<std::int64_t>(DType::kBF16), "bf16, " + config.source_of("bf16"));
+  if (config.fp8) resolve_fp8(config);
 }
 
 void resolve_recompute(RunConfig& config) {

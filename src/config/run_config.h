@@ -124,6 +124,7 @@ struct RunConfig {
 
   // Precision, memory, machine
   std::optional<bool> bf16, fp16;
+  bool fp8 = false;  // beside bf16
   RecomputeSetting recompute = RecomputeSetting::kNone;
   std::optional<bool> gradient_checkpointing;
   DType optimizer_states = DType::kF32;

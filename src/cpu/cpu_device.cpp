@@ -54,6 +54,7 @@ CpuDevice::CpuDevice() : registry_(std::make_unique<KernelRegistry>("CPU")) {
   cpu::register_update(*registry_);
   cpu::register_compress(*registry_);
   cpu::register_columns(*registry_);
+  cpu::register_fp8(*registry_);
 }
 
 CpuDevice::~CpuDevice() = default;

@@ -21,6 +21,7 @@ void register_classes(Registry& registry);
 void register_update(Registry& registry);
 void register_compress(Registry& registry);
 void register_columns(Registry& registry);
+void register_fp8(Registry& registry);
 
 // Fixed cuts of work: functions of the shape alone, so that results do not depend on the number of threads.
 inline std::int64_t pieces(std::int64_t total, std::int64_t size) {

@@ -172,6 +172,8 @@ CudaDevice::CudaDevice(const Options& options)
   cuda::register_update(*registry_, context_);
   cuda::register_compress(*registry_, context_);
   cuda::register_columns(*registry_, context_);
+  cuda::register_fp8_codes(*registry_, context_);
+  cuda::register_fp8_products(*registry_, context_);
 }
 
 CudaDevice::~CudaDevice() {

@@ -34,6 +34,10 @@ cudaDataType_t cuda_type(DType dtype) {
       return CUDA_R_16BF;
     case DType::kF16:
       return CUDA_R_16F;
+    case DType::kF8E4M3:
+      return CUDA_R_8F_E4M3;
+    case DType::kF8E5M2:
+      return CUDA_R_8F_E5M2;
     default:
       throw internal_error("a matrix product of a type that cuBLASLt does not get");
   }
@@ -73,9 +77,10 @@ class FileLock {
 }  // namespace
 
 std::string MatmulSpec::key() const {
-  return fmt::format("{}{}_{}_{}x{}x{}{}{}", name_of(in), transpose_a ? "t" : "n", transpose_b ? "t" : "n", m, n, k,
-                     accumulate ? "_sum" : "", bias ? "_bias" : "") +
-         fmt::format("_{}", name_of(out)) +
+  return fmt::format("{}{}{}_{}_{}x{}x{}{}{}", name_of(in), in_b ? fmt::format("_{}", name_of(*in_b)) : "",
+                     transpose_a ? "t" : "n", transpose_b ? "t" : "n", m, n, k, accumulate ? "_sum" : "",
+                     bias ? "_bias" : "") +
+         fmt::format("_{}{}", name_of(out), rough_sums ? "_rough" : "") +
          (a_row > 0 || c_row > 0 ? fmt::format("_rows_{}_{}", a_stride(), c_stride()) : "");
 }
 
@@ -92,8 +97,9 @@ struct Matmul::Impl {
     set(operation, CUBLASLT_MATMUL_DESC_TRANSB, s.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
     if (s.bias) {
       set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-      set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(s.in));
+      set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, cuda_type(s.bias_type()));
     }
+    if (s.rough_sums) set(operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{1});
     const auto layout = [](cublasLtMatrixLayout_t* made, DType dtype, std::int64_t rows, std::int64_t columns,
                            std::int64_t stride) {
       check_cublas(cublasLtMatrixLayoutCreate(made, cuda_type(dtype), static_cast<std::uint64_t>(rows),
@@ -101,7 +107,7 @@ struct Matmul::Impl {
                    "a matrix's description");
     };
     const std::int64_t b_row = s.transpose_b ? s.k : s.n;
-    layout(&first, s.in, b_row, s.transpose_b ? s.n : s.k, b_row);
+    layout(&first, s.b(), b_row, s.transpose_b ? s.n : s.k, b_row);
     layout(&second, s.in, s.transpose_a ? s.m : s.k, s.transpose_a ? s.k : s.m, s.a_stride());
     layout(&result, s.out, s.n, s.m, s.c_stride());
     algorithm = of.matmul_choices->find(
@@ -119,13 +125,13 @@ struct Matmul::Impl {
 
   // Whether some matrix has rows that are no multiple of 16 bytes: then neither are the addresses of parts of it.
   bool odd_rows() const {
-    const std::size_t in = size_of(spec.in), out = size_of(spec.out);
+    const std::size_t in = size_of(spec.in), out = size_of(spec.out);  // B's elements are as large as A's
     const auto odd = [](std::int64_t columns, std::size_t size) {
       return static_cast<std::size_t>(columns) * size % 16 != 0;
     };
     return odd(spec.a_stride(), in) || odd(spec.transpose_b ? spec.k : spec.n, in) || odd(spec.c_stride(), out);
   }
-  bool plain_does_it() const { return spec.in != DType::kF32; }
+  bool plain_does_it() const { return spec.in == DType::kBF16 || spec.in == DType::kF16; }
   // Convoy's own product stands among the choices as an algorithm without content.
   static bool is_plain(const cublasLtMatmulAlgo_t& algo) {
     return std::all_of(std::begin(algo.data), std::end(algo.data), [](std::uint64_t word) { return word == 0; });
@@ -183,12 +189,12 @@ struct Matmul::Impl {
     const std::int64_t a_count = spec.a_stride() * (spec.transpose_a ? spec.k : spec.m);
     const std::int64_t c_count = spec.c_stride() * spec.m;
     const DeviceBuffer a(bytes(a_count, spec.in)), b(bytes(spec.k * spec.n, spec.in)), c(bytes(c_count, spec.out)),
-        bias(bytes(spec.n, spec.in)), workspace(kMatmulWorkspace);
+        bias(bytes(spec.n, spec.bias_type())), workspace(kMatmulWorkspace);
     // Random values: zeros take less power and time.
     fill_random(a.data, spec.in, a_count, 1, context.stream);
-    fill_random(b.data, spec.in, spec.k * spec.n, 2, context.stream);
+    fill_random(b.data, spec.b(), spec.k * spec.n, 2, context.stream);
     fill_random(c.data, spec.out, c_count, 3, context.stream);
-    fill_random(bias.data, spec.in, spec.n, 4, context.stream);
+    fill_random(bias.data, spec.bias_type(), spec.n, 4, context.stream);
     cudaEvent_t begin = nullptr, end = nullptr;
     check_cuda(cudaEventCreate(&begin), "an event");
     check_cuda(cudaEventCreate(&end), "an event");
@@ -251,6 +257,14 @@ Matmul::Matmul(Matmul&&) noexcept = default;
 
 void Matmul::run(const void* a, const void* b, const void* bias, const void* sum, void* c, void* workspace) const {
   check_cublas(impl_->launch(impl_->algorithm, a, b, bias, sum, c, workspace), "a matrix product");
+}
+
+void Matmul::run_scaled(const void* a, const void* b, const float* a_scale, const float* b_scale, const void* bias,
+                        const void* sum, void* c, void* workspace) const {
+  // cuBLASLt's first factor is B.
+  set(impl_->operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, b_scale);
+  set(impl_->operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, a_scale);
+  run(a, b, bias, sum, c, workspace);
 }
 
 MatmulChoices::MatmulChoices(std::filesystem::path file) : file_(std::move(file)) {

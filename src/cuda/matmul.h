@@ -1,6 +1,8 @@
 // Prepared matrix products through cuBLASLt.
 //
 //   C[m, n] = op(A) op(B) (+ bias[n] on every row) (+ C), row-major, sums in f32
+//
+// Factors of 8-bit types come with a scale each; A is then stored [m, k], B [n, k], and k and n are multiples of 16.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "base/dtype.h"
@@ -25,8 +28,12 @@ struct MatmulSpec {
   bool accumulate = false;
   bool bias = false;
   std::int64_t a_row = 0, c_row = 0;  // elements from one stored row of A or C to the next, where there are gaps
+  std::optional<DType> in_b = {};     // of B, where it is not A's
+  bool rough_sums = false;            // 8-bit factors: sums may be kept in fewer bits than f32 has, which is faster
   std::int64_t a_stride() const { return a_row > 0 ? a_row : (transpose_a ? m : k); }
   std::int64_t c_stride() const { return c_row > 0 ? c_row : n; }
+  DType b() const { return in_b.value_or(in); }
+  DType bias_type() const { return is_fp8(in) ? out : in; }
   std::string key() const;
 };
 
@@ -43,6 +50,9 @@ class Matmul {
 
   // `sum` is what is added where the spec accumulates: c itself, or another matrix of its shape.
   void run(const void* a, const void* b, const void* bias, const void* sum, void* c, void* workspace) const;
+  // Of 8-bit factors: their scales lie in the GPU's memory.
+  void run_scaled(const void* a, const void* b, const float* a_scale, const float* b_scale, const void* bias,
+                  const void* sum, void* c, void* workspace) const;
 
  private:
   struct Impl;

@@ -21,5 +21,7 @@ void register_head(KernelRegistry& registry, Context& context);
 void register_update(KernelRegistry& registry, Context& context);
 void register_compress(KernelRegistry& registry, Context& context);
 void register_columns(KernelRegistry& registry, Context& context);
+void register_fp8_codes(KernelRegistry& registry, Context& context);
+void register_fp8_products(KernelRegistry& registry, Context& context);
 
 }  // namespace convoy::cuda

@@ -1,7 +1,11 @@
 #include "passes/fuse.h"
 
+#include <map>
+#include <tuple>
+
 #include "graph/ops/activation.h"
 #include "graph/ops/elementwise.h"
+#include "graph/ops/fp8.h"
 #include "graph/ops/linear.h"
 #include "graph/ops/norm.h"
 
@@ -49,20 +53,53 @@ void fuse_norm(Node& add, Node& norm, std::size_t residual) {
   norm = Node{};
 }
 
+// The product with the activation, or null where it has one already or is a gradient.
+std::shared_ptr<const Op> with_activation(const Op& op, Activation activation, bool keep) {
+  if (const auto* product = dynamic_cast<const Linear*>(&op);
+      product != nullptr && product->activation == Activation::kNone)
+    return std::make_shared<const Linear>(product->transposed, activation, keep);
+  if (const auto* product = dynamic_cast<const Fp8Product*>(&op);
+      product != nullptr && product->kind == Fp8Product::Kind::kForward && product->activation == Activation::kNone)
+    return std::make_shared<const Fp8Product>(product->kind, activation, keep);
+  return nullptr;
+}
+
 void fuse_activation(Node& linear, Node& gelu, bool keep) {
-  const auto& product = static_cast<const Linear&>(*linear.op);
   const bool tanh = static_cast<const Gelu&>(*gelu.op).tanh;
-  linear.op =
-      std::make_shared<const Linear>(product.transposed, tanh ? Activation::kGeluTanh : Activation::kGeluErf, keep);
+  const auto fused = with_activation(*linear.op, tanh ? Activation::kGeluTanh : Activation::kGeluErf, keep);
+  if (fused == nullptr) return;
+  linear.op = fused;
   const ValueId before = linear.outputs[0];
   linear.outputs = {gelu.outputs[0]};
   if (keep) linear.outputs.push_back(before);
   gelu = Node{};
 }
 
+// Codes of one tensor and their transpose are made in one go, where the first of them was.
+void fuse_codes(Graph& graph) {
+  std::map<std::tuple<ValueId, ValueId, Phase, int>, NodeId> alone;
+  for (std::size_t n = 0; n < graph.nodes().size(); ++n) {
+    Node& node = graph.nodes()[n];
+    const auto* op = dynamic_cast<const Fp8Quantize*>(node.op.get());
+    if (op == nullptr || op->keep == Fp8Quantize::Keep::kBoth) continue;
+    const auto [place, fresh] =
+        alone.try_emplace({node.inputs[0], node.inputs[1], node.phase, node.block}, static_cast<NodeId>(n));
+    if (fresh) continue;
+    Node& first = graph.node(place->second);
+    if (static_cast<const Fp8Quantize&>(*first.op).keep == op->keep) continue;
+    const ValueId other = node.outputs[0];
+    first.outputs.insert(op->keeps_rows() ? first.outputs.begin() : first.outputs.end(), other);
+    first.op = std::make_shared<const Fp8Quantize>(op->to, Fp8Quantize::Keep::kBoth);
+    graph.value(other).producer = place->second;
+    alone.erase(place);
+    node = Node{};
+  }
+}
+
 }  // namespace
 
 void fuse(Graph& graph) {
+  fuse_codes(graph);
   const std::vector<int> uses = count_uses(graph);
   for (std::size_t n = 0; n < graph.nodes().size(); ++n) {
     Node& node = graph.nodes()[n];
@@ -80,8 +117,9 @@ void fuse(Graph& graph) {
     } else if (dynamic_cast<const Gelu*>(node.op.get()) != nullptr) {
       const ValueId before = node.inputs[0];
       Node* linear = maker<Linear>(graph, before, node);
+      if (linear == nullptr) linear = maker<Fp8Product>(graph, before, node);
       const NodeId place = graph.value(before).producer;
-      if (linear != nullptr && static_cast<const Linear&>(*linear->op).activation == Activation::kNone) {
+      if (linear != nullptr) {
         fuse_activation(*linear, node, uses[static_cast<std::size_t>(before)] > 1);
         for (ValueId id : linear->outputs) graph.value(id).producer = place;
       }

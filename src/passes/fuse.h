@@ -5,7 +5,8 @@
 
 namespace convoy {
 
-// add → norm becomes a norm with a residual; linear → gelu becomes a linear with an activation. Results stay equal up
+// add → norm becomes a norm with a residual; linear → gelu becomes a linear with an activation; 8-bit codes of a tensor
+// and their transpose are made together. Results stay equal up
 // to the rounding of 16-bit intermediates that are no longer stored. Run after recompute.
 void fuse(Graph& graph);
 

@@ -59,8 +59,9 @@ class Recomputation {
       const bool inputs_there = std::all_of(node.inputs.begin(), node.inputs.end(),
                                             [&](ValueId id) { return id == kNoValue || available_[at(id)]; });
       for (ValueId id : node.outputs) {
-        const bool again = options_.mode == RecomputeMode::kFull ? node.block >= 0 && !crosses_block_[at(id)]
-                                                                 : node.op->cheap() && inputs_there;
+        // A single number, as the scale of 8-bit codes, takes no room worth finding it again.
+        const bool whole = node.block >= 0 && !crosses_block_[at(id)] && graph_.spec(id).numel() > 1;
+        const bool again = options_.mode == RecomputeMode::kFull ? whole : node.op->cheap() && inputs_there;
         dropped_[at(id)] = again;
         available_[at(id)] = again || saved_[at(id)] || (options_.mode == RecomputeMode::kFull);
       }

@@ -40,7 +40,7 @@ class Block {
         if (id == kNoValue || graph.value(id).role != Role::kActivation || graph.value(id).producer < 0) continue;
         work.inputs.push_back(value(id, false));
       }
-      for (const ValueId id : node.outputs) work.outputs.push_back(value(id, true));
+      for (const ValueId id : node.outputs) work.outputs.push_back(value(id, graph.spec(id).numel() > 1));
       work_.push_back(std::move(work));
     }
   }

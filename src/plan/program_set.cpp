@@ -11,6 +11,7 @@
 #include "passes/fuse.h"
 #include "passes/offload.h"
 #include "passes/order.h"
+#include "plan/fp8_products.h"
 
 namespace convoy {
 namespace {
@@ -35,6 +36,7 @@ Graph differentiated_graph(const Model& model, const TrainShape& shape, bool acc
     if (model.parameters()[p].trainable) trained.push_back(built.weights[p]);
   }
   differentiate(built.graph, {std::move(seeds), trained, accumulate});
+  if (shape.fp8) quantize_products(built.graph, weights_for_fp8(model, built));
   return std::move(built.graph);
 }
 

@@ -25,6 +25,8 @@ struct TrainShape {
   std::int64_t eval_rows = 0;     // sequences of an evaluation batch; 0 = no evaluation
   bool training = true;           // false: evaluation alone, with neither gradients nor optimizer state
   DType dtype = DType::kF32;
+  bool fp8 =
+      false;  // training's products with weights, those of adapters apart, in 8 bits (passes/fp8.h); dtype is bf16
   RecomputeMode recompute = RecomputeMode::kNone;
   std::int64_t recompute_steps = 0;  // of RecomputeMode::kFit: see plan/fit_recompute.h
   MachineRates rates;                // likewise

@@ -1,7 +1,10 @@
 #include "train/run_plan.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -10,6 +13,7 @@
 #include "graph/ops/host_copy.h"
 #include "models/freeze.h"
 #include "plan/fit_recompute.h"
+#include "plan/fp8_products.h"
 #include "plan/memory_report.h"
 #include "plan/model_flops.h"
 #include "train/run_data.h"
@@ -123,6 +127,22 @@ std::string offload_text(const ProgramSet& programs, const std::optional<Ceiling
   return fmt::format("offloaded activations: {:.3f} GB to the host and back per micro-batch{}\n", bytes * 1e-9, time);
 }
 
+// "fp8: these stay in bf16: h.0.attn.c_attn.weight (its 100 rows are no multiple of 16), …", a line for each reason.
+std::string left_by_fp8_text(const Model& model, const TrainShape& shape) {
+  std::map<std::string, std::vector<std::string>> by_reason;
+  for (LeftProduct& left : products_left_by_fp8(model, shape)) by_reason[left.why].push_back(std::move(left.weight));
+  std::string text;
+  for (const auto& [why, weights] : by_reason) {
+    constexpr std::size_t kShown = 3;
+    const std::vector<std::string> shown(weights.begin(),
+                                         weights.begin() + std::min<std::ptrdiff_t>(kShown, std::ssize(weights)));
+    text +=
+        fmt::format("fp8: products with {}{} stay in bf16: {}\n", fmt::join(shown, ", "),
+                    weights.size() > kShown ? fmt::format(" and {} more weights", weights.size() - kShown) : "", why);
+  }
+  return text;
+}
+
 }  // namespace
 
 RunConfig for_ranks(const RunConfig& given, int ranks) {
@@ -172,12 +192,14 @@ void report_plan(const ModelSource& source, const TrainShape& shape, const RunCo
   const MemoryReport report = full_report(config, source, programs, shape, device);
   require_fit(*source.model, shape, device, report, memory_limit(config, shape.zero.world, device),
               beside_the_arenas(config, source, device));
+  const std::string left = shape.fp8 ? left_by_fp8_text(*source.model, shape) : "";
   if (!first) return;
   log_info("{}: {}, {} of memory planned{}{}\n{}", source.model->family(), parameters_text(*source.model),
            human_bytes(report.total),
            report.host_total > 0 ? fmt::format(" and {} of the host's", human_bytes(report.host_total)) : "",
            shape.zero.world > 1 ? " on this rank" : "", print(report));
   if (shape.recompute == RecomputeMode::kFit) log_info("recompute {}", recompute_text(shape, programs));
+  if (!left.empty()) log_info("{}", std::string_view(left).substr(0, left.size() - 1));
   if (config.print_program) fmt::print("{}", listing(programs));
 }
 
@@ -208,11 +230,12 @@ std::string plan_run(const RunConfig& settings, Device& device) {
   const ProgramSet programs = make_programs(*source.model, shape, device);
   const MemoryReport report = full_report(config, source, programs, shape, device);
   const double tokens = static_cast<double>(shape.tokens());
-  std::string text =
-      fmt::format("{}: {}, {}, micro-batch {} × {} tokens, accumulation {}, recompute {}{}\nrank 0\n{}",
-                  source.model->family(), parameters_text(*source.model), name_of(shape.dtype), shape.rows, shape.seq,
-                  shape.accumulation, recompute_text(shape, programs),
-                  ranks > 1 ? fmt::format(", {} ranks, ZeRO stage {}", ranks, shape.zero.stage) : "", print(report));
+  std::string text = fmt::format(
+      "{}: {}, {}, micro-batch {} × {} tokens, accumulation {}, recompute {}{}\nrank 0\n{}", source.model->family(),
+      parameters_text(*source.model), shape.fp8 ? "bf16 with fp8 products" : name_of(shape.dtype), shape.rows,
+      shape.seq, shape.accumulation, recompute_text(shape, programs),
+      ranks > 1 ? fmt::format(", {} ranks, ZeRO stage {}", ranks, shape.zero.stage) : "", print(report));
+  if (shape.fp8) text += left_by_fp8_text(*source.model, shape);
   std::size_t most = report.total;
   std::size_t most_host = report.host_total;
   for (int r = 1; r < ranks; ++r) {

@@ -231,6 +231,7 @@ TrainShape train_shape(const RunConfig& config, const ModelSource& source, bool 
   shape.accumulation = config.gradient_accumulation_steps;
   shape.eval_rows = evaluates ? config.per_device_eval_batch_size * shape.rows_per_item : 0;
   shape.dtype = source.dtype;
+  shape.fp8 = config.fp8;
   shape.recompute = recompute_mode(config.recompute);
   shape.deterministic = config.deterministic;
   shape.optimizer.kind = optimizer_kind(config.optim);

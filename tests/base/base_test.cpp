@@ -1,8 +1,10 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -45,6 +47,81 @@ TEST(DType, HalfRoundsToNearestEven) {
   EXPECT_EQ(to_f16(0x1.8p-25f).bits, 1u);
   EXPECT_EQ(to_bf16(1.0f + 0x1p-8f).bits, to_bf16(1.0f).bits);
   EXPECT_EQ(to_bf16(1.0f + 3 * 0x1p-8f).bits, to_bf16(1.0f + 0x1p-6f).bits);
+}
+
+// The value of a code by the definition of its format: exponent and mantissa bits as numbers.
+double value_of_code(int code, int mantissa_bits, int bias) {
+  const int magnitude = code & 0x7f, exponent = magnitude >> mantissa_bits;
+  const double fraction = static_cast<double>(magnitude & ((1 << mantissa_bits) - 1)) / (1 << mantissa_bits);
+  const double size = exponent == 0 ? std::ldexp(fraction, 1 - bias) : std::ldexp(1 + fraction, exponent - bias);
+  return code < 128 ? size : -size;
+}
+
+struct Fp8Format {
+  const char* name;
+  int mantissa_bits, bias, largest;  // the largest finite code
+  float (*widen)(int code);
+  int (*narrow)(float value);
+};
+const Fp8Format kFp8Formats[] = {
+    {"E4M3", 3, 7, 0x7e, [](int code) { return to_float(F8E4M3{static_cast<std::uint8_t>(code)}); },
+     [](float value) { return static_cast<int>(to_f8e4m3(value).bits); }},
+    {"E5M2", 2, 15, 0x7b, [](int code) { return to_float(F8E5M2{static_cast<std::uint8_t>(code)}); },
+     [](float value) { return static_cast<int>(to_f8e5m2(value).bits); }},
+};
+
+// The nearest finite code by search, the even one of two that are as near: no bit of a float is looked at.
+int nearest_code(const Fp8Format& format, double value) {
+  int best = 0;
+  double least = 1e300;
+  for (int code = 0; code <= format.largest; ++code) {
+    const double distance = std::fabs(std::fabs(value) - value_of_code(code, format.mantissa_bits, format.bias));
+    if (distance > least || (distance == least && code % 2 != 0)) continue;
+    least = distance;
+    best = code;
+  }
+  return best | (std::signbit(value) ? 0x80 : 0);
+}
+
+TEST(DType, EightBitsHoldWhatTheirFormatSays) {
+  for (const Fp8Format& format : kFp8Formats) {
+    for (int code = 0; code < 256; ++code) {
+      SCOPED_TRACE(fmt::format("{} {:#x}", format.name, code));
+      const float value = format.widen(code);
+      if ((code & 0x7f) > format.largest) {  // E5M2's infinities are no result of rounding, but can be read
+        EXPECT_FALSE(std::isfinite(value));
+        continue;
+      }
+      EXPECT_EQ(static_cast<double>(value), value_of_code(code, format.mantissa_bits, format.bias));
+      EXPECT_EQ(format.narrow(value), code);
+    }
+  }
+  EXPECT_EQ(to_float(F8E4M3{0x7e}), 448.0F);
+  EXPECT_EQ(to_float(F8E5M2{0x7b}), 57344.0F);
+}
+
+TEST(DType, EightBitsRoundToTheNearestAndSaturate) {
+  for (const Fp8Format& format : kFp8Formats) {
+    SCOPED_TRACE(format.name);
+    RandomStream random(8, 1);
+    for (int i = 0; i < 20000; ++i) {
+      // Any exponent around the format's, and values at and beside the middle of two codes.
+      float value = std::ldexp(2 * static_cast<float>(random.uniform()) - 1, static_cast<int>(random.below(44)) - 24);
+      if (i % 2 == 0) {
+        const auto code = static_cast<int>(random.below(static_cast<std::uint64_t>(format.largest)));
+        value = (format.widen(code) + format.widen(code + 1)) / 2;
+        if (i % 4 == 0) value = std::nextafter(value, i % 8 == 0 ? 0.0F : 1e9F);
+      }
+      ASSERT_EQ(format.narrow(value), nearest_code(format, static_cast<double>(value))) << value;
+    }
+    const float infinity = std::numeric_limits<float>::infinity();
+    for (const float large : {infinity, std::numeric_limits<float>::max(), 1e6F}) {
+      EXPECT_EQ(format.narrow(large), format.largest);
+      EXPECT_EQ(format.narrow(-large), format.largest | 0x80);
+    }
+    EXPECT_TRUE(std::isnan(format.widen(format.narrow(std::numeric_limits<float>::quiet_NaN()))));
+    EXPECT_EQ(format.narrow(-0.0F), 0x80);
+  }
 }
 
 TEST(Random, PhiloxMatchesThePublishedVectors) {

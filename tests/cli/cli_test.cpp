@@ -318,6 +318,46 @@ TEST_F(Cli, ConfigWritesTheAnswersAsARunFile) {
   EXPECT_THAT(read_file(folder_ / "d.yaml"),
               HasSubstr("num_processes: 2\nzero_stage: 2\noffload_optimizer: cpu\n"
                         "gradient_accumulation_steps: 4\nmax_grad_norm: 1\nfp16: true\n"));
+  const auto convert_fp8 = [&](const std::string& format) {
+    std::ofstream(folder_ / "fp8.yaml") << "num_processes: 1\nmixed_precision: fp8\nfp8_config:\n  fp8_format: "
+                                        << format << "\n";
+    return run_convoy({"config", "--from", folder_ / "fp8.yaml", "--output", folder_ / "e.yaml", "--overwrite"});
+  };
+  ASSERT_EQ(convert_fp8("HYBRID").status, 0);
+  EXPECT_THAT(read_file(folder_ / "e.yaml"), HasSubstr("num_processes: 1\nfp8: true\n"));
+  const Result other = convert_fp8("E4M3");
+  EXPECT_EQ(other.status, 2);
+  EXPECT_THAT(other.output, HasSubstr("fp8_format E4M3 has no counterpart: gradients are E5M2"));
+}
+
+TEST_F(Cli, Fp8TrainsWhatFitsAndSaysWhatDoesNot) {
+  const Result run = run_convoy(words(folder_ / "run", {"--fp8", "--logging_steps", "1"}));
+  ASSERT_EQ(run.status, 0) << run.output;
+  EXPECT_THAT(run.output, ::testing::Not(HasSubstr("stay in bf16")));
+  const Result half = run_convoy(words(folder_ / "half", {"--bf16", "--logging_steps", "1"}));
+  ASSERT_EQ(half.status, 0) << half.output;
+  const auto losses = [&](const char* of) {
+    std::vector<double> all;
+    std::istringstream lines(read_file(folder_ / of + "/log.jsonl"));
+    for (std::string line; std::getline(lines, line);) {
+      const Json record = parse_json(line, "log.jsonl");
+      if (record.contains("loss")) all.push_back(record["loss"].get<double>());
+    }
+    return all;
+  };
+  const std::vector<double> eight = losses("run"), sixteen = losses("half");
+  ASSERT_EQ(eight.size(), 12U);
+  for (std::size_t step = 0; step < eight.size(); ++step) EXPECT_NEAR(eight[step], sixteen[step], 0.02 * sixteen[step]);
+  EXPECT_NE(eight, sixteen);
+
+  std::vector<std::string> planning = words(folder_ / "plan", {"--fp8"});
+  planning[0] = "plan";
+  const Result plan = run_convoy(planning);
+  EXPECT_THAT(plan.output, HasSubstr("bf16 with fp8 products"));
+  const Result none =
+      run_convoy(words(folder_ / "none", {"--fp8", "--seq_length", "31", "--per_device_train_batch_size", "1"}));
+  EXPECT_EQ(none.status, 2);
+  EXPECT_THAT(none.output, HasSubstr("no product of the model can be computed in fp8"));
 }
 
 TEST_F(Cli, EarlyStoppingAndTheBestModel) {

@@ -20,6 +20,16 @@ std::string write_temporary(const std::string& name, const std::string& text) {
   return path.string();
 }
 
+TEST(RunConfig, Fp8StandsBesideBf16) {
+  const RunConfig config = parse_run_text("fp8: true", "run.yaml");
+  EXPECT_TRUE(config.fp8);
+  EXPECT_EQ(config.dtype, DType::kBF16);
+  EXPECT_EQ(config.source_of("dtype"), "fp8, run.yaml:1");
+  EXPECT_EQ(parse_run_text("fp8: true\nbf16: true", "run.yaml").source_of("dtype"), "bf16, run.yaml:2");
+  EXPECT_FALSE(parse_run_text("bf16: true", "run.yaml").fp8);
+  EXPECT_FALSE(parse_run_text("fp8: false\nfp16: true", "run.yaml").fp8);
+}
+
 TEST(RunConfig, YamlGivesTypedFields) {
   const RunConfig config = parse_run_text(R"(
 model: models/tiny

@@ -58,6 +58,10 @@ std::vector<std::byte> to_bytes(DType dtype, const std::vector<double>& values) 
       return encode<std::int64_t>(values, [](double v) { return static_cast<std::int64_t>(v); });
     case DType::kU8:
       return encode<std::uint8_t>(values, [](double v) { return static_cast<std::uint8_t>(v); });
+    case DType::kF8E4M3:
+      return encode<F8E4M3>(values, [](double v) { return to_f8e4m3(static_cast<float>(v)); });
+    case DType::kF8E5M2:
+      return encode<F8E5M2>(values, [](double v) { return to_f8e5m2(static_cast<float>(v)); });
   }
   return {};
 }
@@ -78,6 +82,10 @@ std::vector<double> from_bytes(DType dtype, std::span<const std::byte> bytes) {
       return decode<std::int64_t>(bytes, [](std::int64_t v) { return v; });
     case DType::kU8:
       return decode<std::uint8_t>(bytes, [](std::uint8_t v) { return v; });
+    case DType::kF8E4M3:
+      return decode<F8E4M3>(bytes, [](F8E4M3 v) { return to_float(v); });
+    case DType::kF8E5M2:
+      return decode<F8E5M2>(bytes, [](F8E5M2 v) { return to_float(v); });
   }
   return {};
 }

@@ -120,6 +120,40 @@ TEST(Layouts, EveryStageAndWorldGivesTheBitsOfOneRank) {
   }
 }
 
+TEST(Layouts, EightBitProductsGiveTheBitsOfOneRank) {
+  RandomStream random(2026, 14);
+  const auto pick = [&](std::uint64_t count) { return static_cast<std::int64_t>(random.below(count)); };
+  const std::vector<std::string> families = testing::tiny_families();
+  for (std::size_t round = 0; round < families.size(); ++round) {
+    Case what;
+    what.family = families[round];
+    what.shape = small_shape();
+    what.shape.seq = 32;
+    what.shape.dtype = DType::kBF16;
+    if (round % 3 == 2) {
+      what.lora = LoraConfig{};
+      what.lora->rank = 4;
+    }
+    what.micro_batches = 8 * (1 + pick(2));
+    const std::string in_bf16 = train_on(what, 1);
+    what.shape.fp8 = true;
+    const std::string alone = train_on(what, 1);
+    EXPECT_NE(alone, in_bf16);
+    for (const int ranks : {2, 4, 8}) {
+      for (int stage = 0; stage <= 3; ++stage) {
+        what.shape.zero.stage = stage;
+        what.shape.recompute = static_cast<RecomputeMode>(pick(3));
+        what.shape.zero.reduce_bucket = 1 + pick(20000);
+        what.shape.zero.gather_bucket = 1 + pick(20000);
+        what.shape.zero.persistence_threshold = pick(3000);
+        what.shape.zero.max_live = pick(60000);
+        EXPECT_EQ(train_on(what, ranks), alone) << what.family << " stage " << stage << " ranks " << ranks
+                                                << " recompute " << name_of(what.shape.recompute);
+      }
+    }
+  }
+}
+
 TEST(Layouts, AChoiceWithItsAuxiliaryLossGivesTheBitsOfOneRank) {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     Case what;
