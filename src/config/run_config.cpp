@@ -114,7 +114,8 @@ void resolve_fp8(RunConfig& config) {
   const bool other = config.dtype && *config.dtype != DType::kBF16;
   if (other || (config.bf16 && !*config.bf16)) {
     const std::string key = !other ? "bf16" : config.fp16.value_or(false) ? "fp16" : "dtype";
-    throw usage_error("`fp8: true` computes in bf16 what it does not compute in 8 bits")
+    throw usage_error(
+        fmt::format("`fp8: true` and this `{}` contradict each other: what is not in 8 bits is in bf16", key))
         .at(fmt::format("{}, {}", config.source_of("fp8"), config.source_of(key)))
         .mend(fmt::format("leave `{}` out, or fp8", key));
   }

@@ -112,10 +112,13 @@ TEST(ConfigErrors, Precision) {
             "At most one of fp16 and bf16 can be True, but not both [run.yaml:2, run.yaml:1]; keep one of them");
   EXPECT_EQ(text_error("fp16: true\ndtype: f32").substr(0, 57),
             "`fp16: true` and another `dtype` contradict each other [r");
-  const std::string fp8 = "`fp8: true` computes in bf16 what it does not compute in 8 bits [run.yaml:";
-  EXPECT_EQ(text_error("fp8: true\nfp16: true"), fp8 + "1, run.yaml:2]; leave `fp16` out, or fp8");
-  EXPECT_EQ(text_error("dtype: f32\nfp8: true"), fp8 + "2, run.yaml:1]; leave `dtype` out, or fp8");
-  EXPECT_EQ(text_error("bf16: false\nfp8: true"), fp8 + "2, run.yaml:1]; leave `bf16` out, or fp8");
+  const auto fp8 = [](const std::string& key, const std::string& where) {
+    return "`fp8: true` and this `" + key + "` contradict each other: what is not in 8 bits is in bf16 [" + where +
+           "]; leave `" + key + "` out, or fp8";
+  };
+  EXPECT_EQ(text_error("fp8: true\nfp16: true"), fp8("fp16", "run.yaml:1, run.yaml:2"));
+  EXPECT_EQ(text_error("dtype: f32\nfp8: true"), fp8("dtype", "run.yaml:2, run.yaml:1"));
+  EXPECT_EQ(text_error("bf16: false\nfp8: true"), fp8("bf16", "run.yaml:2, run.yaml:1"));
   EXPECT_EQ(text_error("bf16: true\ndtype: f32").substr(0, 57),
             "`bf16: true` and another `dtype` contradict each other [r");
   EXPECT_EQ(text_error("bf16: false\ndtype: bf16").substr(0, 54),

@@ -267,7 +267,7 @@ TEST(RunConfig, PrintedSettingsReadBackTheSame) {
       for (const Key& key : section.keys) {
         if (key.effect != Key::Effect::kUsed) continue;
         if ((key.name == "dtype" || key.name == "recompute") && key.get(config) != key.get(again)) {
-          EXPECT_TRUE(config.bf16.value_or(false) || config.gradient_checkpointing.value_or(false));
+          EXPECT_TRUE(config.bf16.value_or(false) || config.fp8 || config.gradient_checkpointing.value_or(false));
           continue;
         }
         EXPECT_EQ(key.get(config), key.get(again)) << key.name << "\n" << text;

