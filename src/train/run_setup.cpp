@@ -292,6 +292,7 @@ TrainShape evaluation_shape(const RunConfig& config, const ModelSource& source, 
   RunConfig alone = config;  // what concerns gradients and optimizer has no meaning here
   alone.gradient_compression = GradientCompression::kNone;
   alone.offload_optimizer = OffloadDevice::kNone;
+  alone.fp8 = false;
   TrainShape shape = train_shape(alone, source, true, rank, ranks);
   shape.training = false;
   shape.rows = shape.eval_rows;
