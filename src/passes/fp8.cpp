@@ -122,7 +122,7 @@ class Quantization {
   }
 
   // In the place of `node`, whose results keep their identity.
-  void replace(const Node& node, Fp8Product op, std::vector<ValueId> inputs) {
+  void replace(const Node& node, const Fp8Product& op, std::vector<ValueId> inputs) {
     Node made{std::make_shared<const Fp8Product>(op), std::move(inputs), node.outputs, node.block, node.phase};
     check(made.op->infer(graph_.input_specs(made)) == graph_.output_specs(node), "fp8: a product changed its shape");
     made_.push_back(std::move(made));

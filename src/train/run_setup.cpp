@@ -293,6 +293,7 @@ TrainShape evaluation_shape(const RunConfig& config, const ModelSource& source, 
   RunConfig alone = config;  // what concerns gradients and optimizer has no meaning here
   alone.gradient_compression = GradientCompression::kNone;
   alone.offload_optimizer = alone.offload_activations = OffloadDevice::kNone;
+  alone.fp8 = false;
   TrainShape shape = train_shape(alone, source, true, rank, ranks);
   shape.training = false;
   shape.rows = shape.eval_rows;

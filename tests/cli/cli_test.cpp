@@ -350,6 +350,16 @@ TEST_F(Cli, Fp8TrainsWhatFitsAndSaysWhatDoesNot) {
   for (std::size_t step = 0; step < eight.size(); ++step) EXPECT_NEAR(eight[step], sixteen[step], 0.02 * sixteen[step]);
   EXPECT_NE(eight, sixteen);
 
+  // It has no state of its own: a resumed run gives the same bits, and a run in bf16 may go on with it.
+  for (const char* from : {"run", "half"}) {
+    const Result resumed =
+        run_convoy(words(folder_ / "on", {"--fp8", "--resume_from_checkpoint", folder_ / from + "/checkpoint-6"}));
+    ASSERT_EQ(resumed.status, 0) << resumed.output;
+    EXPECT_EQ(read_file(folder_ / "on/model.safetensors") == read_file(folder_ / "run/model.safetensors"),
+              from == std::string("run"));
+    std::filesystem::remove_all(folder_ / "on");
+  }
+
   std::vector<std::string> planning = words(folder_ / "plan", {"--fp8"});
   planning[0] = "plan";
   const Result plan = run_convoy(planning);
