@@ -226,6 +226,10 @@ class Translator {
     } else if (key.starts_with("activation_checkpointing.")) {
       if (!is_off(value)) recompute(path, value);
       if (key.ends_with(".cpu_checkpointing") && is_true(value)) give_text("offload_activations", "cpu", value, path);
+    } else if (key == "bf16.bf16_master_weights_and_grads") {
+      if (is_true(value)) narrow_weights_ = {path, value};
+    } else if (key == "bf16.bf16_optimizer_states") {
+      if (is_true(value)) narrow_moments_ = {path, value};
     } else if (key == "pipeline.activation_checkpoint_interval") {
       if (number(path, value) > 0) recompute(path, value);
     } else if (key == "pipeline.stages") {
@@ -307,6 +311,14 @@ class Translator {
   // --- what needs more than one key ---------------------------------------------------------------------------------
 
   void finish() {
+    // Without `enabled` the section has no effect, as in DeepSpeed.
+    if (narrow_weights_ && bf16_.value_or(false)) {
+      const auto& [path, value] = *narrow_weights_;
+      give_text("master_weights", "false", value, path);
+      give_text("gradient_dtype", "bf16", value, path);
+    }
+    if (narrow_moments_ && bf16_.value_or(false))
+      give_text("optimizer_states", "bf16", narrow_moments_->second, narrow_moments_->first);
     if (fp16_.value_or(false) && bf16_.value_or(false))
       throw usage_error("bfloat16 and fp16 modes cannot be simultaneously enabled").at(name_).mend("keep one of them");
     if (!old_offload_.empty() && !new_offload_.empty()) {
@@ -362,6 +374,7 @@ class Translator {
   const std::string name_;
   DeepSpeedSettings made_;
   std::optional<bool> fp16_, bf16_;
+  std::optional<std::pair<std::string, ConfigNode>> narrow_weights_, narrow_moments_;  // what asks for it
   std::string stage_, old_offload_, new_offload_;
   bool clips_ = false;
   std::optional<std::string> optimizer_type_;

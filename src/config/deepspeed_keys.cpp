@@ -93,8 +93,9 @@ const std::vector<DeepSpeedKey>& deepspeed_keys() {
       {"bf16.enabled", kKey, "bf16", "Train in bfloat16 with float32 master weights.", "true"},
       {"bf16.check_grad_overflow", kNoted, "", "gradients that are not finite always skip the step", "false"},
       {"bf16.immediate_grad_update", kNoted, "", kTuning, "true"},
-      {"bf16.bf16_master_weights_and_grads", kRefused, "", "leave it out: master weights are float32", "true"},
-      {"bf16.bf16_optimizer_states", kRefused, "", "leave it out: moments are float32", "true"},
+      {"bf16.bf16_master_weights_and_grads", kHandled, "",
+       "`master_weights: false` and `gradient_dtype: bf16`; weights are rounded stochastically.", "true"},
+      {"bf16.bf16_optimizer_states", kHandled, "", "`optimizer_states: bf16`, rounded stochastically.", "true"},
       // Optimizer and schedule
       {"optimizer.type", kHandled, "optim", "Adam (decoupled decay, as DeepSpeed's), AdamW, SGD, Lion, Adagrad.",
        "\"AdamW\""},

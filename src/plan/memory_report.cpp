@@ -131,6 +131,7 @@ std::vector<Alternative> alternatives(const Model& model, const TrainShape& shap
   struct Measured {
     Alternative alternative;
     std::size_t changes;
+    bool rounds;  // more than the run as it is
   };
   std::vector<Measured> measured;
   double flops_now = 0;
@@ -147,13 +148,15 @@ std::vector<Alternative> alternatives(const Model& model, const TrainShape& shap
     } else if (total < total_now) {
       measured.push_back(
           {{fmt::format("{}", fmt::join(choice.changes, " ")), total, set.sizes.host_total(), flops / flops_now - 1},
-           choice.changes.size()});
+           choice.changes.size(),
+           choice.shape.narrow_gradients && !shape.narrow_gradients});
     }
   }
-  // Only those that no other beats in bytes, arithmetic and number of changes at once.
+  // Only those that no other beats in bytes, arithmetic, number of changes and exactness at once.
   const auto beats = [](const Measured& a, const Measured& b) {
     const bool no_worse = a.alternative.total <= b.alternative.total &&
-                          a.alternative.extra_flops <= b.alternative.extra_flops + 1e-9 && a.changes <= b.changes;
+                          a.alternative.extra_flops <= b.alternative.extra_flops + 1e-9 && a.changes <= b.changes &&
+                          (!a.rounds || b.rounds);
     return no_worse && (a.alternative.total < b.alternative.total || a.changes < b.changes);
   };
   std::vector<Alternative> best;

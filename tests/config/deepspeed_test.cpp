@@ -213,6 +213,21 @@ TEST(DeepSpeedKeys, GradientsHaveTheTypeThatIsSaid) {
   }
 }
 
+TEST(DeepSpeedKeys, StateOfSixteenBits) {
+  const RunConfig all =
+      with(R"({"bf16": {"bf16_master_weights_and_grads": true, "bf16_optimizer_states": true, "enabled": true}})");
+  EXPECT_FALSE(all.master_weights);
+  EXPECT_EQ(all.gradient_dtype, DType::kBF16);
+  EXPECT_EQ(all.optimizer_states, DType::kBF16);
+  const RunConfig weights = with(R"({"bf16": {"enabled": true, "bf16_master_weights_and_grads": true}})");
+  EXPECT_EQ(weights.optimizer_states, DType::kF32);
+  for (const char* json : {R"({"bf16": {"enabled": false, "bf16_master_weights_and_grads": true}})",
+                           R"({"bf16": {"enabled": true, "bf16_master_weights_and_grads": false}})"}) {
+    EXPECT_TRUE(with(json).master_weights) << json;
+    EXPECT_EQ(with(json).gradient_dtype, DType::kF32) << json;
+  }
+}
+
 TEST(DeepSpeedKeys, OptimizersAndTheirDecay) {
   EXPECT_EQ(with(R"({"optimizer": {"type": "Adam", "params": {}}})").optim, OptimizerName::kAdamW);
   EXPECT_EQ(with(R"({"optimizer": {"type": "Adam", "params": {"adam_w_mode": false}}})").optim, OptimizerName::kAdam);

@@ -41,12 +41,12 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
-Outcome train(const std::string& family, TrainShape shape, int steps) {
+Outcome train(const std::string& family, TrainShape shape, int steps, std::uint64_t seed = 5) {
   testing::set_audio(family, shape);
   const std::unique_ptr<Device> device = testing::test_device();
   const auto model = make_model(tiny_config(family), "test");
   Engine engine(*device, *model, shape);
-  engine.store().initialize(5);
+  engine.store().initialize(seed);
   Outcome outcome;
   for (int step = 0; step < steps; ++step) {
     LossTotals totals;
@@ -73,10 +73,18 @@ INSTANTIATE_TEST_SUITE_P(All, Fp8Families, ::testing::ValuesIn(testing::tiny_fam
 });
 
 TEST_P(Fp8Families, ItsGradientsAreNearThoseOfBf16AndNotTheSame) {
-  const Outcome half = train(GetParam(), shape_of(false), 1), eight = train(GetParam(), shape_of(true), 1);
-  EXPECT_NEAR(eight.losses[0], half.losses[0], 0.01 * half.losses[0]);
-  EXPECT_NEAR(eight.norms[0], half.norms[0], 0.05 * half.norms[0]);
-  EXPECT_NE(eight.norms[0], half.norms[0]);
+  // Of one tiny model the norm may be off by a tenth, either way; so it is their mean that is looked at.
+  constexpr std::uint64_t kModels = 8;
+  double mean = 0;
+  for (std::uint64_t seed = 1; seed <= kModels; ++seed) {
+    const Outcome half = train(GetParam(), shape_of(false), 1, seed),
+                  eight = train(GetParam(), shape_of(true), 1, seed);
+    EXPECT_NEAR(eight.losses[0], half.losses[0], 0.01 * half.losses[0]);
+    EXPECT_NEAR(eight.norms[0], half.norms[0], 0.2 * half.norms[0]);
+    EXPECT_NE(eight.norms[0], half.norms[0]);
+    mean += eight.norms[0] / half.norms[0] / kModels;
+  }
+  EXPECT_NEAR(mean, 1, 0.05);
 }
 
 TEST_P(Fp8Families, ThreadsAndRecomputationChangeNoBit) {

@@ -81,11 +81,14 @@ TEST_P(NarrowFamilies, MatricesOfProductsAreNarrowAndTheRestIsNot) {
     }
     std::size_t narrow = 0;
     for (const Parameter& parameter : model->parameters()) {
+      if (!parameter.trainable) continue;
       const Slot& slot = set.layout.find(Role::kGradient, parameter.name);
       const bool products_only = by_products.contains(slot.offset) && !by_others.contains(slot.offset);
       EXPECT_EQ(slot.spec.dtype, products_only ? dtype : DType::kF32) << parameter.name;
       if (products_only) ++narrow;
-      if (parameter.shape.rank() < 2) EXPECT_EQ(slot.spec.dtype, DType::kF32) << parameter.name;
+      if (parameter.shape.rank() < 2) {
+        EXPECT_EQ(slot.spec.dtype, DType::kF32) << parameter.name;
+      }
     }
     EXPECT_GE(narrow, 2U);
     // They fill the arena in two runs, one after the other.
@@ -139,7 +142,8 @@ TEST_P(NarrowFamilies, TheirTreeLosesLittleAndOneBufferLittleMore) {
         norm += std::pow(wide[p][i], 2);
       }
     }
-    EXPECT_LT(std::sqrt(error / norm), 0x1p-8) << (tree ? "tree" : "one buffer");
+    // 4 roundings of each number on its way up the tree, 15 in one buffer.
+    EXPECT_LT(std::sqrt(error / norm), tree ? 0x1p-8 : 0x1p-7) << (tree ? "tree" : "one buffer");
     EXPECT_GT(error, 0);
   }
 }
