@@ -162,9 +162,10 @@ std::vector<Alternative> alternatives(const Model& model, const TrainShape& shap
            choice.changes.size()});
     }
   }
-  // Only those that no other beats in bytes, arithmetic and number of changes at once.
+  // Only those that no other beats in bytes of the device and of the host, arithmetic and number of changes at once.
   const auto beats = [](const Measured& a, const Measured& b) {
     const bool no_worse = a.alternative.total <= b.alternative.total &&
+                          a.alternative.host_total <= b.alternative.host_total &&
                           a.alternative.extra_flops <= b.alternative.extra_flops + 1e-9 && a.changes <= b.changes;
     return no_worse && (a.alternative.total < b.alternative.total || a.changes < b.changes);
   };
