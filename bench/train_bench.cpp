@@ -35,8 +35,8 @@ struct Arguments {
   std::int64_t batch = 4, seq = 0, accum = 1, steps = 10, lora_rank = 0;
   double memory_limit = 0;  // GB
   int threads = 0;
-  bool fp8 = false, profile = false, any_order = false, bf16_state = false, offload = false, offload_param = false,
-       offload_activations = false, verbose = false;
+  bool fp8 = false, profile = false, any_order = false, bf16_state = false, narrow_gradients = false, offload = false,
+       offload_param = false, offload_activations = false, verbose = false;
 };
 
 double now() {
@@ -92,6 +92,7 @@ int run(const Arguments& arguments) {
     shape.optimizer.moment_dtype = DType::kBF16;
     shape.master_weights = false;
   }
+  shape.narrow_gradients = arguments.narrow_gradients;
   shape.has_own_memory = arguments.device != "cpu";
   shape.offload_optimizer = arguments.offload;
   shape.offload_activations = arguments.offload_activations;
@@ -141,6 +142,7 @@ int run(const Arguments& arguments) {
                {"parameters", model->parameter_count()},
                {"dtype", arguments.dtype},
                {"fp8", arguments.fp8},
+               {"narrow_gradients", arguments.narrow_gradients},
                {"batch", arguments.batch},
                {"seq", rows.seq},
                {"accum", arguments.accum},
@@ -198,6 +200,7 @@ int main(int argc, char** argv) {
   app.add_flag("--offload-activations", arguments.offload_activations,
                "what the backward pass reads late in host memory until then");
   app.add_flag("--bf16-state", arguments.bf16_state, "bf16 moments and no master weights");
+  app.add_flag("--narrow-gradients", arguments.narrow_gradients, "gradients of matrices in the dtype of the run");
   app.add_flag("--verbose", arguments.verbose, "the log of the choices made");
   app.add_flag("--any-order", arguments.any_order,
                "sums in any order: no fixed tree over micro-batches, no deterministic kernels");

@@ -40,6 +40,13 @@ T narrow(typename Wide<T>::type value) {
   }
 }
 
+// A 16-bit sum is rounded at every addition, as it is where the tree's partial sums are tensors of their own: a sum
+// over micro-batches does not depend on which of them are another rank's.
+template <typename T>
+typename Wide<T>::type sum(typename Wide<T>::type a, typename Wide<T>::type b) {
+  return widen(narrow<T>(a + b));
+}
+
 template <typename T>
 const T* operand(std::span<const std::byte* const> operands, std::size_t i, std::int64_t at) {
   return reinterpret_cast<const T*>(operands[i]) + at;
@@ -59,7 +66,7 @@ void sum_four(std::span<const std::byte* const> operands, T* out, std::int64_t c
   const T* c = operand<T>(operands, 2, 0);
   const T* d = operand<T>(operands, 3, 0);
   for (std::int64_t i = 0; i < count; ++i)
-    out[i] = narrow<T>((widen(a[i]) + widen(b[i])) + (widen(c[i]) + widen(d[i])));
+    out[i] = narrow<T>(sum<T>(widen(a[i]), widen(b[i])) + sum<T>(widen(c[i]), widen(d[i])));
 }
 
 // Like a binary counter: a partial sum of 2^l operands waits on level l for its neighbour.
@@ -78,7 +85,7 @@ void sum_many(std::span<const std::byte* const> operands, T* out, std::int64_t c
       for (; (waiting >> level & 1) != 0; ++level) {
         for (std::int64_t e = 0; e < n; ++e) {
           const auto k = static_cast<std::size_t>(e);
-          carry[k] = levels[level][k] + carry[k];
+          carry[k] = sum<T>(levels[level][k], carry[k]);
         }
         waiting &= ~(std::size_t{1} << level);
       }
@@ -88,20 +95,20 @@ void sum_many(std::span<const std::byte* const> operands, T* out, std::int64_t c
     // What is left has no neighbour of its size: the smaller (right) into the larger.
     std::size_t level = 0;
     while ((waiting >> level & 1) == 0) ++level;
-    std::array<W, kBlock>& sum = levels[level];
+    std::array<W, kBlock>& all = levels[level];
     for (std::size_t higher = level + 1; higher < levels.size(); ++higher) {
       if ((waiting >> higher & 1) == 0) continue;
       for (std::int64_t e = 0; e < n; ++e) {
         const auto k = static_cast<std::size_t>(e);
-        sum[k] = levels[higher][k] + sum[k];
+        all[k] = sum<T>(levels[higher][k], all[k]);
       }
     }
-    for (std::int64_t e = 0; e < n; ++e) out[at + e] = narrow<T>(sum[static_cast<std::size_t>(e)]);
+    for (std::int64_t e = 0; e < n; ++e) out[at + e] = narrow<T>(all[static_cast<std::size_t>(e)]);
   }
 }
 
 template <typename T>
-void sum(std::span<const std::byte* const> operands, std::byte* out, std::int64_t count) {
+void sum_all(std::span<const std::byte* const> operands, std::byte* out, std::int64_t count) {
   T* result = reinterpret_cast<T*>(out);
   switch (operands.size()) {
     case 1: {
@@ -124,13 +131,13 @@ void tree_sum(DType dtype, std::span<const std::byte* const> operands, std::byte
   check(!operands.empty() && operands.size() <= 1024, "a sum of no operands, or of more than 1024");
   switch (dtype) {
     case DType::kF32:
-      return sum<float>(operands, out, count);
+      return sum_all<float>(operands, out, count);
     case DType::kF64:
-      return sum<double>(operands, out, count);
+      return sum_all<double>(operands, out, count);
     case DType::kBF16:
-      return sum<BF16>(operands, out, count);
+      return sum_all<BF16>(operands, out, count);
     case DType::kF16:
-      return sum<F16>(operands, out, count);
+      return sum_all<F16>(operands, out, count);
     default:
       throw internal_error("only floating-point numbers are summed over ranks");
   }

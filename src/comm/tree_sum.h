@@ -10,8 +10,8 @@
 namespace convoy {
 
 // out[i] = the sum over the operands, neighbours first: ((0+1)+(2+3))+…; an operand without a neighbour goes up a level
-// as it is. 16-bit numbers are summed in float32 and rounded once. `out` may be one of the operands. At most 1024 of
-// them.
+// as it is. 16-bit numbers are rounded at every addition, so that a subtree may be summed elsewhere and stored. `out`
+// may be one of the operands. At most 1024 of them.
 void tree_sum(DType dtype, std::span<const std::byte* const> operands, std::byte* out, std::int64_t count);
 
 }  // namespace convoy

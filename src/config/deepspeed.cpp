@@ -260,11 +260,8 @@ class Translator {
       }
       if (key == "communication_data_type") {
         give_text("gradient_compression", type == "fp32" ? "none" : type, value, path);
-      } else if (type != "fp32") {
-        made_.notes.push_back(
-            fmt::format("no effect: `{}: {}` ({}): gradients are kept and summed in fp32, which loses "
-                        "nothing",
-                        path, value.text, at(value)));
+      } else {
+        give_text("gradient_dtype", type == "fp32" ? "f32" : (type == "fp16" ? "f16" : "bf16"), value, path);
       }
     }
   }

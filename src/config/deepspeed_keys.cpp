@@ -45,7 +45,10 @@ const std::vector<DeepSpeedKey>& deepspeed_keys() {
       {"zero_allow_untested_optimizer", kNoted, "", "every optimizer here may be sharded", "true"},
       {"zero_force_ds_cpu_optimizer", kNoted, "", "there is one implementation of each optimizer", "false"},
       {"vocabulary_size", kNoted, "", "the model's configuration says it", "32000"},
-      {"data_types.grad_accum_dtype", kHandled, "", "fp32, always. 16-bit sums are refused: noted.", "\"fp32\""},
+      {"data_types.grad_accum_dtype", kHandled, "gradient_dtype",
+       "fp32 (also where it is left out), or the dtype of the run. Gradients of biases, norms and embeddings stay "
+       "fp32.",
+       "\"fp32\""},
       {"data_types.param_dtype", kNoted, "", "fp16 and bf16 say it", "\"fp32\""},
       {"data_types.buffer_dtype", kNoted, "", "fp16 and bf16 say it", "\"fp32\""},
       {"amp.enabled", kRefused, "", "use fp16 or bf16", "true"},

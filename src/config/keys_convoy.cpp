@@ -213,6 +213,10 @@ Section machine_keys() {
       .when_unset("as recompute says");
   s.add_choice("optimizer_states", &RunConfig::optimizer_states, {"f32", "bf16"},
                "Type of the optimizer's moments; bf16 halves their memory and rounds stochastically.");
+  s.add_choice(
+      "gradient_dtype", &RunConfig::gradient_dtype, {"f32", "bf16", "f16"},
+      "Type of weight matrices' gradients, in which micro-batches and ranks are summed: f32, or the run's own "
+      "dtype, which halves their memory and rounds every sum. Those of biases, norms and embeddings stay f32.");
   s.add("master_weights", &RunConfig::master_weights,
         "Keep a float32 copy of 16-bit weights; without it they are rounded stochastically.");
   s.add("loss_chunk_rows", &RunConfig::loss_chunk_rows,

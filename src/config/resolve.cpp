@@ -110,6 +110,16 @@ DType resolve_dtype(const RunConfig& config, std::optional<DType> stored) {
       .mend("choose dtype: bf16, f32, or f16 (with loss scaling)");
 }
 
+bool narrow_gradients(const RunConfig& config, DType dtype) {
+  if (config.gradient_dtype == DType::kF32) return false;
+  if (config.gradient_dtype == dtype) return true;
+  const std::string_view given = name_of(config.gradient_dtype), run = name_of(dtype);
+  throw usage_error(fmt::format("gradients in {} do not fit a run in {}", given, run))
+      .at(config.source_of("gradient_dtype"))
+      .mend(dtype == DType::kF32 ? fmt::format("set gradient_dtype: f32, or dtype: {}", given)
+                                 : fmt::format("set gradient_dtype: {} or f32", run));
+}
+
 WatchedMetric best_metric(const RunConfig& config) {
   WatchedMetric metric;
   metric.name = config.metric_for_best_model.value_or("loss");

@@ -33,6 +33,9 @@ std::int64_t eval_interval(const RunConfig& config, std::int64_t total);
 // float16 need a choice: usage error.
 DType resolve_dtype(const RunConfig& config, std::optional<DType> stored);
 
+// Whether gradients of matrices have the run's `dtype` (gradient_dtype). Another 16-bit type: usage error.
+bool narrow_gradients(const RunConfig& config, DType dtype);
+
 struct WatchedMetric {
   std::string name;  // with its "eval_" prefix
   bool greater_is_better = false;

@@ -128,6 +128,7 @@ struct RunConfig {
   RecomputeSetting recompute = RecomputeSetting::kNone;
   std::optional<bool> gradient_checkpointing;
   DType optimizer_states = DType::kF32;
+  DType gradient_dtype = DType::kF32;
   bool master_weights = true;
   std::int64_t loss_chunk_rows = 0;
   std::int64_t threads = 0;       // 0 = every core

@@ -38,19 +38,19 @@ void register_square_sums(Registry& registry) {
   registry.add<SquareSums>([](const SquareSums& op, const Request& q) {
     struct Block {
       std::size_t tensor;
-      std::int64_t first, count, result;
+      std::int64_t first, count, result;  // the first in bytes
+      const RowKernels* kernels;
     };
     std::vector<Block> blocks;
     for (std::size_t t = 0; t < op.parts.size(); ++t) {
       const SquareSums::Part& part = op.parts[t];
-      const std::int64_t numel = q.inputs[t]->numel();
-      for (std::int64_t at = 0; at < numel; at += part.block)
-        blocks.push_back({t, at, std::min(part.block, numel - at), part.first_block + at / part.block});
+      const auto [dtype, shape] = *q.inputs[t];
+      const auto size = static_cast<std::int64_t>(size_of(dtype));
+      for (std::int64_t at = 0; at < shape.numel(); at += part.block)
+        blocks.push_back({t, at * size, std::min(part.block, shape.numel() - at), part.first_block + at / part.block,
+                          &row_kernels(dtype)});
     }
-    const DType dtype = op.parts.empty() ? DType::kF32 : q.inputs[0]->dtype;
-    const RowKernels& k = row_kernels(dtype);
-    const auto size = static_cast<std::int64_t>(size_of(dtype));
-    return [&k, size, blocks = std::move(blocks), all = op.blocks](const KernelArguments& a) {
+    return [blocks = std::move(blocks), all = op.blocks](const KernelArguments& a) {
       auto* sums = reinterpret_cast<double*>(a.outputs[0]);
       std::fill(sums, sums + all + 1, 0.0);
       const auto count = static_cast<std::int64_t>(blocks.size());
@@ -58,7 +58,7 @@ void register_square_sums(Registry& registry) {
 #pragma omp parallel for schedule(static) reduction(+ : bad)
       for (std::int64_t i = 0; i < count; ++i) {
         const Block& block = blocks[static_cast<std::size_t>(i)];
-        sums[block.result] = k.sum_of_squares(a.inputs[block.tensor] + block.first * size, block.count, &bad);
+        sums[block.result] = block.kernels->sum_of_squares(a.inputs[block.tensor] + block.first, block.count, &bad);
       }
       sums[all] = static_cast<double>(bad);
     };
@@ -101,8 +101,8 @@ void register_accumulate(Registry& registry) {
     return [&k, n = q.outputs[0].numel(), size](const KernelArguments& a) {
 #pragma omp parallel for schedule(static)
       for (std::int64_t piece = 0; piece < pieces(n, kUpdateRun); ++piece) {
-        const std::int64_t at = piece * kUpdateRun;
-        k.accumulate(a.inputs[0] + at * size, a.outputs[0] + at * size, std::min(kUpdateRun, n - at));
+        const std::int64_t at = piece * kUpdateRun * size;
+        k.add(a.outputs[0] + at, a.inputs[0] + at, a.outputs[0] + at, std::min(kUpdateRun, n - piece * kUpdateRun));
       }
     };
   });
@@ -146,14 +146,14 @@ OptimizerRun run_of(const OptimizerSettings& s, const double* scalars, const dou
   return run;
 }
 
-// State in bfloat16, rounded stochastically: the 16 bits that it drops carry at random.
+// State in bfloat16, rounded stochastically: the 16 bits that it drops carry at random. And gradients in 16 bits.
 struct NarrowState {
   DType weight, moment;
   bool master;
-  bool any() const { return moment == DType::kBF16 || (!master && weight == DType::kBF16); }
+  bool rounds() const { return moment == DType::kBF16 || (!master && weight == DType::kBF16); }
 
   // Elements [first, first + length) of the task, through float32 copies.
-  void update(const RowKernels& k, const OptimizerRun& run, const OptimizerStep& op, const Task& task,
+  void update(const RowKernels& k, const OptimizerRun& run, const OptimizerStep& op, const Task& task, DType gradient,
               std::byte* const* in, std::uint32_t step, std::int64_t first, std::int64_t length) const {
     constexpr std::int64_t kPiece = 1024;
     const int moments = op.settings.moments();
@@ -161,18 +161,20 @@ struct NarrowState {
     for (std::int64_t done = 0; done < length; done += kPiece) {
       const std::int64_t count = std::min(kPiece, length - done), at = task.first + first + done;
       float states[3][kPiece];  // the moments, and the weight where it has no other copy
+      float gradients[kPiece];
+      widen(gradient, in[1], at, count, gradients);
       for (int m = 0; m < moments; ++m)
         widen(moment, in[first_moment + static_cast<std::size_t>(m)], at, count, states[m]);
       const bool own_weight = !master && weight == DType::kBF16;
       if (own_weight) widen(weight, in[0], at, count, states[2]);
       k.optimizer(run, in[0] + at * static_cast<std::int64_t>(size_of(weight)),
                   own_weight ? static_cast<void*>(states[2]) : (op.master ? in[2] + at * std::int64_t{4} : nullptr),
-                  in[1] + at * std::int64_t{4}, states[0], states[1], count);
+                  gradients, states[0], states[1], count);
       const OptimizerStep::Origin& origin = op.origins[task.tensor];
       PhiloxCounter block{};
       for (std::int64_t i = 0; i < count; ++i) {
         const std::int64_t element = origin.first + at + i;
-        if (i == 0 || element % 4 == 0)
+        if (rounds() && (i == 0 || element % 4 == 0))
           block = rounding_block(op.settings.seed, origin.tensor, static_cast<std::uint64_t>(element) / 4, step);
         const RoundingBits bits = rounding_bits(block, element);
         for (int m = 0; m < moments; ++m) {
@@ -189,9 +191,12 @@ struct NarrowState {
   }
 
   static void widen(DType dtype, const std::byte* from, std::int64_t at, std::int64_t count, float* to) {
-    for (std::int64_t i = 0; i < count; ++i) {
-      to[i] = dtype == DType::kBF16 ? to_float(reinterpret_cast<const BF16*>(from)[at + i])
-                                    : reinterpret_cast<const float*>(from)[at + i];
+    if (dtype == DType::kF32) {
+      std::copy_n(reinterpret_cast<const float*>(from) + at, count, to);
+    } else if (dtype == DType::kBF16) {
+      for (std::int64_t i = 0; i < count; ++i) to[i] = to_float(reinterpret_cast<const BF16*>(from)[at + i]);
+    } else {
+      for (std::int64_t i = 0; i < count; ++i) to[i] = to_float(reinterpret_cast<const F16*>(from)[at + i]);
     }
   }
 };
@@ -199,14 +204,21 @@ struct NarrowState {
 void register_optimizer(Registry& registry) {
   registry.add<OptimizerStep>([](const OptimizerStep& op, const Request& q) {
     const auto group = static_cast<std::size_t>(op.inputs_per_weight());
-    std::vector<std::int64_t> sizes;
-    for (std::size_t w = 0; w < op.weight_decays.size(); ++w) sizes.push_back(q.inputs[2 + w * group]->numel());
     const DType dtype = op.weight_decays.empty() ? DType::kF32 : q.inputs[2]->dtype;
+    std::vector<std::int64_t> sizes;
+    std::vector<DType> gradients;
+    for (std::size_t w = 0; w < op.weight_decays.size(); ++w) {
+      sizes.push_back(q.inputs[2 + w * group]->numel());
+      gradients.push_back(q.inputs[3 + w * group]->dtype);
+      check(!op.masked[w] || gradients.back() == accumulation_dtype(dtype),
+            "a masked table's gradient is not narrowed");
+    }
     check(op.master || dtype != DType::kF16, "the CPU device updates float16 weights with a master copy only");
     const RowKernels& k = row_kernels(dtype);
     const auto size = static_cast<std::int64_t>(size_of(dtype));
     const auto wide = static_cast<std::int64_t>(size_of(accumulation_dtype(dtype)));
-    return [&k, op, dtype, group, size, wide, tasks = cut(sizes, kUpdateRun)](const KernelArguments& a) {
+    return [&k, op, dtype, group, size, wide, gradients = std::move(gradients),
+            tasks = cut(sizes, kUpdateRun)](const KernelArguments& a) {
       const auto* norm = reinterpret_cast<const double*>(a.inputs[1]);
       if (norm[kNonFinite] != 0) return;
       const OptimizerRun common = run_of(op.settings, reinterpret_cast<const double*>(a.inputs[0]), norm);
@@ -223,7 +235,9 @@ void register_optimizer(Registry& registry) {
         const std::size_t first_moment = op.master ? 3 : 2;
         const auto at = [&](std::size_t index) { return in[index] + task.first * wide; };
         const auto update = [&](std::int64_t first, std::int64_t length) {
-          if (narrow.any()) return narrow.update(k, run, op, task, in, step, first, length);
+          const DType gradient = gradients[task.tensor];
+          if (narrow.rounds() || gradient != accumulation_dtype(dtype))
+            return narrow.update(k, run, op, task, gradient, in, step, first, length);
           const auto from = [&](std::size_t index) { return at(index) + first * wide; };
           k.optimizer(run, in[0] + (task.first + first) * size, op.master ? from(2) : nullptr, from(1),
                       moments > 0 ? from(first_moment) : nullptr, moments > 1 ? from(first_moment + 1) : nullptr,

@@ -170,6 +170,7 @@ CudaDevice::CudaDevice(const Options& options)
   cuda::register_frames(*registry_, context_);
   cuda::register_classes(*registry_, context_);
   cuda::register_head(*registry_, context_);
+  cuda::register_gradient_sums(*registry_, context_);
   cuda::register_update(*registry_, context_);
   cuda::register_compress(*registry_, context_);
   cuda::register_columns(*registry_, context_);

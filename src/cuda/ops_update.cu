@@ -1,4 +1,5 @@
-// Gradient norm, accumulation and the optimizer. Sums follow fixed trees, so that they have the same bits each time.
+// The optimizer.
+#include "cuda/multi_tensor.cuh"
 #include "cuda/numeric.cuh"
 #include "cuda/philox.cuh"
 #include "cuda/registry.h"
@@ -8,130 +9,6 @@ namespace convoy::cuda {
 namespace {
 
 constexpr int kBlock = 256;
-
-// The sum over a block's threads in float64 by a fixed tree, in thread 0.
-__device__ double block_tree(double x, double* shared) {
-  shared[threadIdx.x] = x;
-  for (int half = kBlock / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (static_cast<int>(threadIdx.x) < half) shared[threadIdx.x] += shared[threadIdx.x + half];
-  }
-  __syncthreads();
-  return shared[0];
-}
-
-// Many tensors in one launch: small ones would each take longer to start than to run. `begin` has the first block of
-// each of them.
-__device__ int tensor_of(const std::int32_t* begin, int count, int block) {
-  int low = 0, high = count;
-  while (high - low > 1) {
-    const int middle = (low + high) / 2;
-    if (begin[middle] <= block)
-      low = middle;
-    else
-      high = middle;
-  }
-  return low;
-}
-
-struct SquareJobs {
-  static constexpr int kMost = 100;
-  struct One {
-    const float* x;
-    std::int64_t numel, block;
-    double* sums;
-  };
-  One one[kMost];
-  std::int32_t begin[kMost + 1];
-  int count;
-};
-static_assert(sizeof(SquareJobs) <= 3900);
-
-// A block for each of the tensors' blocks of sums. A thread takes four elements that follow each other, then those
-// 4 kBlock further on…, whether or not they can be loaded as one.
-__global__ void square_sums_kernel(const __grid_constant__ SquareJobs jobs, double* not_finite) {
-  __shared__ double shared[kBlock];
-  const int tensor = tensor_of(jobs.begin, jobs.count, static_cast<int>(blockIdx.x));
-  const auto [x, numel, block, sums] = jobs.one[tensor];
-  const std::int64_t at = static_cast<int>(blockIdx.x) - jobs.begin[tensor];
-  const std::int64_t first = at * block;
-  const std::int64_t last = first + block < numel ? first + block : numel;
-  double sum = 0;
-  int bad = 0;
-  const auto add = [&](float one) {
-    const double v = one;
-    sum += v * v;
-    if (!(fabsf(one) <= 3.4028234e38f)) ++bad;
-  };
-  std::int64_t i = first + 4 * threadIdx.x;
-  if (reinterpret_cast<std::uintptr_t>(x + first) % 16 == 0) {
-#pragma unroll 4
-    for (; i + 4 <= last; i += 4 * kBlock) {
-      const auto pack = load_pack<4>(x + i);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) add(pack.v[j]);
-    }
-  }
-  for (; i < last; i += 4 * kBlock) {
-    for (std::int64_t j = i; j < last && j < i + 4; ++j) add(x[j]);
-  }
-  sum = block_tree(sum, shared);
-  const bool any = __syncthreads_or(bad > 0) != 0;
-  const double all_bad = any ? block_tree(bad, shared) : 0;
-  if (threadIdx.x != 0) return;
-  sums[at] = sum;
-  if (any) atomicAdd(not_finite, all_bad);  // whole numbers: any order gives the same
-}
-
-// Turns values[0…count) into their sum by the fixed binary tree of the CPU device; in values[0].
-__device__ void tree_sum(double* values, std::int64_t count) {
-  for (std::int64_t stride = 1; stride < count; stride *= 2) {
-    __syncthreads();
-    for (std::int64_t i = 2 * stride * threadIdx.x; i + stride < count; i += 2 * stride * blockDim.x)
-      values[i] += values[i + stride];
-  }
-  __syncthreads();
-}
-
-struct TensorBlocks {
-  static constexpr int kMost = 1024;
-  std::int32_t count[kMost];
-};
-
-// A block a tensor; `first` numbers the launch's first tensor.
-__global__ void tensor_sums_kernel(double* sums, const __grid_constant__ TensorBlocks blocks, double* by_tensor) {
-  std::int64_t begin = 0;
-  for (unsigned t = 0; t < blockIdx.x; ++t) begin += blocks.count[t];
-  tree_sum(sums + begin, blocks.count[blockIdx.x]);
-  if (threadIdx.x == 0) by_tensor[blockIdx.x] = sums[begin];
-}
-
-__global__ void norm_kernel(double* by_tensor, std::int64_t tensors, const double* not_finite, const double* scalars,
-                            double limit, double epsilon, double* result) {
-  tree_sum(by_tensor, tensors);
-  if (threadIdx.x != 0) return;
-  const double unscale = scalars[kUnscale];
-  const double norm = (tensors > 0 ? sqrt(by_tensor[0]) : 0.0) * unscale;
-  result[kNorm] = norm;
-  result[kNonFinite] = *not_finite > 0 || !isfinite(norm) ? 1 : 0;
-  result[kGradientFactor] = unscale * (limit > 0 ? fmin(1.0, limit / (norm + epsilon)) : 1.0);
-  result[3] = 0;
-}
-
-template <int N>
-__global__ void accumulate_kernel(const float* x, float* y, std::int64_t n) {
-  const std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * kBlock + threadIdx.x) * N;
-  if (i >= n) return;
-  if (i + N <= n) {
-    const auto a = load_pack<N>(x + i);
-    auto b = load_pack<N>(y + i);
-#pragma unroll
-    for (int j = 0; j < N; ++j) b.v[j] += a.v[j];
-    store_pack(y + i, b);
-  } else {
-    for (std::int64_t j = i; j < n; ++j) y[j] += x[j];
-  }
-}
 
 struct Rule {
   OptimizerKind kind;
@@ -225,7 +102,7 @@ struct Targets {
       16384;  // elements of a block of threads: few, so that small models fill the card
   struct One {
     T* weight;
-    const float* gradient;
+    const void* gradient;  // of float32, or where `narrow` of T
     float* master;
     M *first, *second;
     std::int64_t n;
@@ -233,7 +110,7 @@ struct Targets {
     // Where the random bits of base/random.h's RoundingBits come from.
     std::int64_t origin;  // the shard's first element
     std::uint32_t tensor;
-    bool masked;
+    bool masked, narrow;
   };
   One one[kMost];
   std::int32_t begin[kMost + 1];
@@ -259,7 +136,13 @@ struct UpdatePacks {
   Pack<float, N> master;
   Pack<M, N> first, second;
   __device__ void load(const typename Targets<T, M>::One& of, std::int64_t i) {
-    gradient = load_pack<N>(of.gradient + i);
+    if (of.narrow) {
+      const auto own = load_pack<N>(static_cast<const T*>(of.gradient) + i);
+#pragma unroll
+      for (int j = 0; j < N; ++j) gradient.v[j] = widen(own.v[j]);
+    } else {
+      gradient = load_pack<N>(static_cast<const float*>(of.gradient) + i);
+    }
     weight = load_pack<N>(of.weight + i);
     if (of.master != nullptr) master = load_pack<N>(of.master + i);
     if (of.first != nullptr) first = load_pack<N>(of.first + i);
@@ -328,70 +211,6 @@ __global__ void optimizer_kernel(const __grid_constant__ Targets<T, M> targets, 
   }
 }
 
-void register_sums(KernelRegistry& registry, Context& c) {
-  registry.add<SquareSums>([&c](const SquareSums& op, const KernelRequest& q) {
-    std::vector<std::int64_t> numels;
-    for (std::size_t t = 0; t < op.parts.size(); ++t) numels.push_back(q.inputs[t]->numel());
-    return [&c, numels = std::move(numels), parts = op.parts, all = op.blocks](const KernelArguments& a) {
-      auto* sums = reinterpret_cast<double*>(a.outputs[0]);
-      check_cuda(cudaMemsetAsync(sums, 0, static_cast<std::size_t>(all + 1) * sizeof(double), c.stream), "square sums");
-      SquareJobs jobs;
-      jobs.count = 0;
-      jobs.begin[0] = 0;
-      const auto flush = [&] {
-        if (jobs.count == 0) return;
-        square_sums_kernel<<<static_cast<unsigned>(jobs.begin[jobs.count]), kBlock, 0, c.stream>>>(jobs, sums + all);
-        jobs.count = 0;
-      };
-      for (std::size_t t = 0; t < parts.size(); ++t) {
-        if (numels[t] == 0) continue;
-        if (jobs.count == SquareJobs::kMost) flush();
-        jobs.one[jobs.count] = {reinterpret_cast<const float*>(a.inputs[t]), numels[t], parts[t].block,
-                                sums + parts[t].first_block};
-        jobs.begin[jobs.count + 1] =
-            jobs.begin[jobs.count] + static_cast<std::int32_t>(ceil_div(numels[t], parts[t].block));
-        ++jobs.count;
-      }
-      flush();
-      check_launch("square sums");
-    };
-  });
-  registry.add<NormOfSums>(
-      [&c](const NormOfSums& op, const KernelRequest&) {
-        return [&c, blocks = op.tensor_blocks, limit = op.max_norm, epsilon = op.epsilon](const KernelArguments& a) {
-          // A copy: the sums stay as they are for who looks at them.
-          auto* by_tensor = reinterpret_cast<double*>(a.workspace);
-          double* copies = by_tensor + blocks.size();
-          std::int64_t all = 0;
-          for (const std::int64_t count : blocks) all += count;
-          const auto* sums = reinterpret_cast<const double*>(a.inputs[0]);
-          check_cuda(cudaMemcpyAsync(copies, sums, static_cast<std::size_t>(all) * sizeof(double),
-                                     cudaMemcpyDeviceToDevice, c.stream),
-                     "the norm");
-          std::int64_t done = 0;
-          for (std::size_t first = 0; first < blocks.size(); first += TensorBlocks::kMost) {
-            TensorBlocks some{};
-            const std::size_t count = std::min<std::size_t>(TensorBlocks::kMost, blocks.size() - first);
-            std::int64_t taken = 0;
-            for (std::size_t t = 0; t < count; ++t) {
-              some.count[t] = static_cast<std::int32_t>(blocks[first + t]);
-              taken += blocks[first + t];
-            }
-            tensor_sums_kernel<<<static_cast<unsigned>(count), kBlock, 0, c.stream>>>(copies + done, some,
-                                                                                      by_tensor + first);
-            done += taken;
-          }
-          norm_kernel<<<1, kBlock, 0, c.stream>>>(by_tensor, static_cast<std::int64_t>(blocks.size()), sums + all,
-                                                  reinterpret_cast<const double*>(a.inputs[1]), limit, epsilon,
-                                                  reinterpret_cast<double*>(a.outputs[0]));
-          check_launch("the norm");
-        };
-      },
-      [](const NormOfSums& op, const KernelRequest& q) {
-        return (op.tensor_blocks.size() + static_cast<std::size_t>(q.inputs[0]->numel())) * sizeof(double);
-      });
-}
-
 // Launches the optimizer over the tensors that it is given, as many at once as fit.
 template <typename T, typename M, int N>
 class OptimizerLaunch {
@@ -425,7 +244,8 @@ class OptimizerLaunch {
 };
 
 template <typename T, typename M>
-void optimize(Context& c, const OptimizerStep& op, const std::vector<std::int64_t>& sizes, const KernelArguments& a) {
+void optimize(Context& c, const OptimizerStep& op, const std::vector<std::int64_t>& sizes,
+              const std::vector<bool>& narrow_gradients, const KernelArguments& a) {
   const OptimizerSettings& set = op.settings;
   const auto group = static_cast<std::size_t>(op.inputs_per_weight());
   const auto* scalars = reinterpret_cast<const double*>(a.inputs[0]);
@@ -438,7 +258,8 @@ void optimize(Context& c, const OptimizerStep& op, const std::vector<std::int64_
     const std::size_t moments = op.master ? 3 : 2;
     typename Targets<T, M>::One one{};
     one.weight = reinterpret_cast<T*>(in[0]);
-    one.gradient = reinterpret_cast<const float*>(in[1]);
+    one.gradient = in[1];
+    one.narrow = narrow_gradients[t];
     one.master = op.master ? reinterpret_cast<float*>(in[2]) : nullptr;
     one.first = set.moments() > 0 ? reinterpret_cast<M*>(in[moments]) : nullptr;
     one.second = set.moments() > 1 ? reinterpret_cast<M*>(in[moments + 1]) : nullptr;
@@ -458,15 +279,19 @@ void optimize(Context& c, const OptimizerStep& op, const std::vector<std::int64_
 void register_optimizer(KernelRegistry& registry, Context& c) {
   registry.add<OptimizerStep>([&c](const OptimizerStep& op, const KernelRequest& q) {
     const auto group = static_cast<std::size_t>(op.inputs_per_weight());
-    std::vector<std::int64_t> sizes;
-    for (std::size_t w = 0; w < op.weight_decays.size(); ++w) sizes.push_back(q.inputs[2 + w * group]->numel());
     const DType dtype = op.weight_decays.empty() ? DType::kF32 : q.inputs[2]->dtype;
-    return [&c, op, dtype, sizes = std::move(sizes)](const KernelArguments& a) {
+    std::vector<std::int64_t> sizes;
+    std::vector<bool> narrow;
+    for (std::size_t w = 0; w < op.weight_decays.size(); ++w) {
+      sizes.push_back(q.inputs[2 + w * group]->numel());
+      narrow.push_back(q.inputs[3 + w * group]->dtype != DType::kF32);
+    }
+    return [&c, op, dtype, sizes = std::move(sizes), narrow = std::move(narrow)](const KernelArguments& a) {
       with_type(dtype, [&]<typename T>() {
         if (op.settings.moment_dtype == DType::kBF16) {
-          optimize<T, bf16>(c, op, sizes, a);
+          optimize<T, bf16>(c, op, sizes, narrow, a);
         } else {
-          optimize<T, float>(c, op, sizes, a);
+          optimize<T, float>(c, op, sizes, narrow, a);
         }
       });
     };
@@ -476,20 +301,6 @@ void register_optimizer(KernelRegistry& registry, Context& c) {
 }  // namespace
 
 void register_update(KernelRegistry& registry, Context& c) {
-  register_sums(registry, c);
-  registry.add<AccumulateGradients>([&c](const AccumulateGradients&, const KernelRequest& q) {
-    return [&c, n = q.outputs[0].numel()](const KernelArguments& a) {
-      if (n == 0) return;
-      const auto* x = reinterpret_cast<const float*>(a.inputs[0]);
-      auto* y = reinterpret_cast<float*>(a.outputs[0]);
-      if (aligned16(x) && aligned16(y)) {
-        accumulate_kernel<4><<<grid_of(ceil_div(n, 4), kBlock), kBlock, 0, c.stream>>>(x, y, n);
-      } else {
-        accumulate_kernel<1><<<grid_of(n, kBlock), kBlock, 0, c.stream>>>(x, y, n);
-      }
-      check_launch("the sum of gradients");
-    };
-  });
   register_optimizer(registry, c);
 }
 

@@ -23,6 +23,12 @@ struct Wide<double> {
   __device__ static double out(double x) { return x; }
 };
 
+// 16-bit sums are rounded at every addition, as in comm/tree_sum.cpp.
+template <typename T>
+__device__ typename Wide<T>::type sum_of(typename Wide<T>::type a, typename Wide<T>::type b) {
+  return Wide<T>::in(Wide<T>::out(a + b));
+}
+
 struct Operands {
   const std::byte* of[kMostSummedRanks];
 };
@@ -50,7 +56,7 @@ __global__ void rank_sum_kernel(Operands operands, int ranks, T* out, std::int64
     for (int stride = 1; stride < kMost; stride *= 2) {
 #pragma unroll
       for (int r = 0; r + stride < kMost; r += 2 * stride) {
-        if (r + stride < count) sums[r] += sums[r + stride];
+        if (r + stride < count) sums[r] = sum_of<T>(sums[r], sums[r + stride]);
       }
     }
     result.v[e] = Wide<T>::out(sums[0]);
@@ -81,7 +87,7 @@ __global__ void many_sum_kernel(ManyOperands operands, int count, T* out, std::i
     for (int level = 0; level < kLevels; ++level) {
       if (carried && (i >> level & 1) != 0) {
 #pragma unroll
-        for (int e = 0; e < N; ++e) carry[e] = levels[level][e] + carry[e];
+        for (int e = 0; e < N; ++e) carry[e] = sum_of<T>(levels[level][e], carry[e]);
       } else if (carried) {
         carried = false;
 #pragma unroll
@@ -96,7 +102,7 @@ __global__ void many_sum_kernel(ManyOperands operands, int count, T* out, std::i
   for (int level = 0; level < kLevels; ++level) {
     if ((count >> level & 1) == 0) continue;
 #pragma unroll
-    for (int e = 0; e < N; ++e) sum[e] = first ? levels[level][e] : levels[level][e] + sum[e];
+    for (int e = 0; e < N; ++e) sum[e] = first ? levels[level][e] : sum_of<T>(levels[level][e], sum[e]);
     first = false;
   }
   Pack<T, N> result;

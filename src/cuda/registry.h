@@ -18,6 +18,7 @@ void register_cached_attention(KernelRegistry& registry, Context& context);
 void register_frames(KernelRegistry& registry, Context& context);
 void register_classes(KernelRegistry& registry, Context& context);
 void register_head(KernelRegistry& registry, Context& context);
+void register_gradient_sums(KernelRegistry& registry, Context& context);
 void register_update(KernelRegistry& registry, Context& context);
 void register_compress(KernelRegistry& registry, Context& context);
 void register_columns(KernelRegistry& registry, Context& context);

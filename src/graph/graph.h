@@ -90,10 +90,11 @@ void eliminate_dead_nodes(Graph& graph);
 // What a backward rule sees: the node, the gradients of its outputs, and where the gradients of its inputs go.
 class BackwardContext {
  public:
-  // `gradients` and `wanted` are indexed by the values of the forward pass.
+  // `gradients`, `wanted` and `narrow` (whether a weight's gradient has the weight's dtype) are indexed by the values
+  // of the forward pass.
   BackwardContext(Graph& target_graph, const Node& forward_node, std::vector<ValueId>& gradients,
-                  const std::vector<bool>& wanted)
-      : graph(target_graph), node(forward_node), gradients_(gradients), wanted_(wanted) {}
+                  const std::vector<bool>& wanted, const std::vector<bool>& narrow)
+      : graph(target_graph), node(forward_node), gradients_(gradients), wanted_(wanted), narrow_(narrow) {}
 
   ValueId input(std::size_t i) const { return i < node.inputs.size() ? node.inputs[i] : kNoValue; }
   ValueId output(std::size_t i) const { return node.outputs[i]; }
@@ -101,6 +102,8 @@ class BackwardContext {
   ValueId output_gradient(std::size_t i) const;
   // Whether anything wants the gradient of input i.
   bool wants(std::size_t i) const;
+  // Whether the gradient of weight input i has the weight's dtype (see passes/differentiate.h).
+  bool narrow_gradient(std::size_t i) const { return narrow_[static_cast<std::size_t>(input(i))]; }
   // The gradient that other users of input i have given so far, to be added into by a fused operation; or kNoValue.
   ValueId gradient_so_far(std::size_t i) const;
   // Replaces it: `gradient` already includes gradient_so_far(i).
@@ -116,6 +119,7 @@ class BackwardContext {
  private:
   std::vector<ValueId>& gradients_;
   const std::vector<bool>& wanted_;
+  const std::vector<bool>& narrow_;
 };
 
 }  // namespace convoy

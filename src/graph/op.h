@@ -55,7 +55,8 @@ class Op {
 // Sum of the bytes of all inputs and outputs: the memory traffic of an operation that touches each once.
 double traffic(Specs inputs, std::span<const TensorSpec> outputs);
 
-// The dtype of statistics, losses and weight gradients beside tensors of `dtype`: f64 for f64, else f32.
+// The dtype of statistics, losses and, unless they are narrowed (passes/differentiate.h), weight gradients beside
+// tensors of `dtype`: f64 for f64, else f32.
 inline DType accumulation_dtype(DType dtype) {
   return dtype == DType::kF64 ? DType::kF64 : DType::kF32;
 }

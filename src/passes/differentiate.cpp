@@ -1,6 +1,7 @@
 #include "passes/differentiate.h"
 
 #include "graph/ops/elementwise.h"
+#include "graph/ops/linear.h"
 
 namespace convoy {
 namespace {
@@ -34,17 +35,41 @@ bool any_wanted(const Node& node, const std::vector<bool>& wanted) {
 
 }  // namespace
 
+std::vector<bool> narrowed(const Graph& graph, const std::vector<ValueId>& sources) {
+  std::vector<bool> products(graph.value_count(), false), others(graph.value_count(), false);
+  for (const Node& node : graph.nodes()) {
+    const bool product = dynamic_cast<const Linear*>(node.op.get()) != nullptr;
+    for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+      if (node.inputs[i] != kNoValue)
+        (product && i == 1 ? products : others)[static_cast<std::size_t>(node.inputs[i])] = true;
+    }
+  }
+  std::vector<bool> result;
+  for (ValueId id : sources)
+    result.push_back(products[static_cast<std::size_t>(id)] && !others[static_cast<std::size_t>(id)]);
+  return result;
+}
+
 std::vector<ValueId> differentiate(Graph& graph, const DifferentiateOptions& options) {
   const std::size_t forward_values = graph.value_count();
   const std::size_t forward_nodes = graph.nodes().size();
   std::vector<bool> wanted = dependents(graph, options.wanted);
   std::vector<ValueId> gradients(forward_values, kNoValue);
   for (const auto& [value, seed] : options.seeds) gradients[static_cast<std::size_t>(value)] = seed;
+  std::vector<bool> narrow(forward_values, false);
+  if (options.narrow_gradients) {
+    const std::vector<bool> by_source = narrowed(graph, options.wanted);
+    for (std::size_t i = 0; i < by_source.size(); ++i)
+      narrow[static_cast<std::size_t>(options.wanted[i])] = by_source[i];
+  }
+  const auto gradient_spec = [&](ValueId id) {
+    const TensorSpec own = graph.spec(id);
+    return narrow[static_cast<std::size_t>(id)] ? own : TensorSpec{accumulation_dtype(own.dtype), own.shape};
+  };
   if (options.accumulate) {
     for (ValueId id : options.wanted) {
-      const Value source = graph.value(id);
-      gradients[static_cast<std::size_t>(id)] =
-          graph.add_source(Role::kGradient, source.name, {accumulation_dtype(source.spec.dtype), source.spec.shape});
+      const std::string name = graph.value(id).name;
+      gradients[static_cast<std::size_t>(id)] = graph.add_source(Role::kGradient, name, gradient_spec(id));
     }
   }
 
@@ -53,7 +78,7 @@ std::vector<ValueId> differentiate(Graph& graph, const DifferentiateOptions& opt
     const Node node = graph.nodes()[n];
     if (!has_gradient(node, gradients) || !any_wanted(node, wanted)) continue;
     graph.current_block = node.block;
-    BackwardContext context(graph, node, gradients, wanted);
+    BackwardContext context(graph, node, gradients, wanted, narrow);
     node.op->backward(context);
   }
 
@@ -63,7 +88,7 @@ std::vector<ValueId> differentiate(Graph& graph, const DifferentiateOptions& opt
     ValueId gradient = gradients[static_cast<std::size_t>(id)];
     const Value source = graph.value(id);
     if (gradient == kNoValue) {
-      gradient = graph.add_op(Zeros{{accumulation_dtype(source.spec.dtype), source.spec.shape}}, {})[0];
+      gradient = graph.add_op(Zeros{gradient_spec(id)}, {})[0];
     } else if (graph.value(gradient).role != Role::kGradient) {
       // A gradient that merely passed through may have other readers; the buffer gets a copy.
       gradient = graph.add_op(Scale{1.0}, {gradient})[0];

@@ -157,7 +157,7 @@ class Quantization {
     std::pair<ValueId, ValueId> b{saved != saved_.end() ? saved->second : codes(x, DType::kF8E4M3, Keep::kTransposed),
                                   scale(x, DType::kF8E4M3)};
     if (op.transposed) std::swap(a, b);
-    replace(node, Fp8Product(Kind::kWeightGrad), {a.first, b.first, a.second, b.second, kNoValue, sum});
+    replace(node, Fp8Product::weight_grad(op.narrow), {a.first, b.first, a.second, b.second, kNoValue, sum});
   }
 
   Graph& graph_;

@@ -83,43 +83,52 @@ class GradientSharding {
 
   void add(ValueId gradient, const Node& producer) {
     const std::int64_t numel = graph_.spec(gradient).numel();
-    if (!bucket_.empty() && held_ + numel > options_.reduce_bucket) flush(producer);
-    bucket_.push_back(gradient);
+    if (!buckets_.empty() && held_ + numel > options_.reduce_bucket) flush(producer);
+    const DType own = graph_.spec(gradient).dtype;
+    buckets_[options_.converts(own) ? options_.wire : own].push_back(gradient);
     held_ += numel;
     if (held_ >= options_.reduce_bucket) flush(producer);
   }
 
+  // A collective operation has one type.
   void flush(const Node& after) {
-    if (bucket_.empty()) return;
+    if (buckets_.empty()) return;
     finish_pending();
-    const bool narrow = options_.compresses();
+    for (const auto& [type, bucket] : buckets_) send(bucket, after);
+    buckets_.clear();
+    held_ = 0;
+    if (!options_.overlap) finish_pending();
+  }
+
+  void send(const std::vector<ValueId>& bucket, const Node& after) {
     std::vector<ShardCut> cuts;
-    std::vector<ValueId> sent = bucket_;
+    std::vector<ValueId> sent = bucket;
     for (ValueId& id : sent) {
       cuts.push_back(zero_cut(graph_.spec(id).numel(), options_.world));
-      if (narrow) id = emit(graph_.make(std::make_shared<const Convert>(options_.wire), {id}), after);
+      if (options_.converts(graph_.spec(id).dtype))
+        id = emit(graph_.make(std::make_shared<const Convert>(options_.wire), {id}), after);
     }
     Node start =
         graph_.make(std::make_shared<const ReduceScatterStart>(channel_, options_.rank, std::move(cuts)), sent);
     const std::vector<ValueId> received = start.outputs;
     emit(std::move(start), after);
     std::vector<ValueId> held = sent;
-    if (narrow) held.insert(held.end(), received.begin(), received.end());
-    pending_ = {placed(graph_.make(std::make_shared<const CollectiveWait>(channel_), held), after)};
-    for (std::size_t i = 0; i < bucket_.size(); ++i) {
+    for (std::size_t i = 0; i < bucket.size(); ++i) {
+      if (sent[i] != bucket[i]) held.push_back(received[i]);
+    }
+    pending_.push_back(placed(graph_.make(std::make_shared<const CollectiveWait>(channel_), held), after));
+    for (std::size_t i = 0; i < bucket.size(); ++i) {
       ValueId shard = received[i];
-      if (narrow) {
-        pending_.push_back(placed(graph_.make(std::make_shared<const Convert>(DType::kF32), {shard}), after));
+      if (sent[i] != bucket[i]) {
+        const DType own = graph_.spec(bucket[i]).dtype;
+        pending_.push_back(placed(graph_.make(std::make_shared<const Convert>(own), {shard}), after));
         shard = pending_.back().outputs[0];
       }
       graph_.value(shard).role = Role::kGradient;
-      graph_.value(shard).name = shard_name(graph_.value(bucket_[i]).name);
+      graph_.value(shard).name = shard_name(graph_.value(bucket[i]).name);
       graph_.outputs.push_back(shard);
     }
     ++channel_;
-    bucket_.clear();
-    held_ = 0;
-    if (!options_.overlap) finish_pending();
   }
 
   static Node placed(Node node, const Node& after) {
@@ -142,10 +151,10 @@ class GradientSharding {
   const ZeroOptions& options_;
   int channel_;
   std::vector<Node> made_;
-  std::vector<bool> final_;  // by value
-  std::vector<ValueId> bucket_;
-  std::int64_t held_ = 0;
-  std::vector<Node> pending_;  // what ends the bucket under way; empty: none is
+  std::vector<bool> final_;                        // by value
+  std::map<DType, std::vector<ValueId>> buckets_;  // complete gradients by the type that they are sent in
+  std::int64_t held_ = 0;                          // their elements
+  std::vector<Node> pending_;                      // what ends the buckets under way; empty: none is
 };
 
 // The use of a weight in a segment.

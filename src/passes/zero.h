@@ -30,7 +30,10 @@ struct ZeroOptions {
   DType wire = DType::kF32;  // what gradients are sent as (gradient_compression, communication_data_type)
   bool one_bit = false;      // stage 0: gradients are sent as signs, with error feedback
 
-  bool compresses() const { return world > 1 && (one_bit || wire != DType::kF32); }
+  // Whether gradients of this type change it on their way; those that are no wider than the wire do not.
+  bool converts(DType gradient) const {
+    return world > 1 && !one_bit && wire != DType::kF32 && size_of(wire) < size_of(gradient);
+  }
   bool shards_state() const { return world > 1 && stage >= 1; }
   bool shards_gradients() const { return world > 1 && stage >= 2; }
   bool shards_weights() const { return world > 1 && stage >= 3; }

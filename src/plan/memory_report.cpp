@@ -101,6 +101,9 @@ std::vector<Choice> choices_from(const TrainShape& now) {
   for (int stage = now.zero.stage + 1; now.zero.world > 1 && stage <= 3; ++stage)
     options.emplace_back(fmt::format("--zero_stage {}", stage), [stage](TrainShape& s) { s.zero.stage = stage; });
   all = with_options(all, options);
+  if (now.dtype != DType::kF32 && !now.narrow_gradients && !now.zero.one_bit)
+    all = with_options(all, {{fmt::format("--gradient_dtype {}", name_of(now.dtype)),
+                              [](TrainShape& s) { s.narrow_gradients = true; }}});
   if (now.has_own_memory && !now.offload_optimizer)
     all = with_options(all, {{"--offload_optimizer cpu", [](TrainShape& s) { s.offload_optimizer = true; }}});
   add_weight_offload(now, all);

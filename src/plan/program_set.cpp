@@ -1,7 +1,9 @@
 #include "plan/program_set.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <span>
 
 #include "graph/ops/collective.h"
 #include "graph/ops/compress.h"
@@ -35,7 +37,7 @@ Graph differentiated_graph(const Model& model, const TrainShape& shape, bool acc
   for (std::size_t p = 0; p < built.weights.size(); ++p) {
     if (model.parameters()[p].trainable) trained.push_back(built.weights[p]);
   }
-  differentiate(built.graph, {std::move(seeds), trained, accumulate});
+  differentiate(built.graph, {std::move(seeds), trained, accumulate, shape.narrow_gradients});
   if (shape.fp8) quantize_products(built.graph, weights_for_fp8(model, built));
   return std::move(built.graph);
 }
@@ -76,6 +78,35 @@ void add_sharded(Layout& layout, Role role, const std::string& name, const Tenso
   }
 }
 
+// By parameter: the type of its gradient.
+std::vector<DType> gradient_types(const Model& model, const TrainShape& shape) {
+  std::vector<DType> types(model.parameters().size(), accumulation_dtype(shape.dtype));
+  if (!shape.narrow_gradients) return types;
+  const ModelGraph built = model.build(graph_options(shape, GraphKind::kTrain, shape.rows));
+  const std::vector<bool> narrow = narrowed(built.graph, built.weights);
+  for (std::size_t p = 0; p < types.size(); ++p) {
+    if (narrow[p]) types[p] = shape.dtype;
+  }
+  return types;
+}
+
+// Those of one type lie together, so that slots are summed in one piece per type.
+void add_gradients(const Model& model, const TrainShape& shape, Layout& layout,
+                   std::vector<ProgramSet::GradientRun>& runs) {
+  const std::vector<DType> types = gradient_types(model, shape);
+  for (const DType type : std::set<DType>(types.begin(), types.end())) {
+    const std::size_t begin = layout.bytes(Role::kGradient);
+    for (std::size_t p = 0; p < types.size(); ++p) {
+      const Parameter& parameter = model.parameters()[p];
+      if (types[p] != type || !parameter.trainable) continue;
+      add_sharded(layout, Role::kGradient, parameter.name, {type, parameter.shape}, shape.zero,
+                  !shape.zero.shards_gradients());
+    }
+    const std::size_t end = layout.bytes(Role::kGradient);
+    if (end > begin) runs.push_back({type, begin, end - begin});
+  }
+}
+
 void add_parameters(const Model& model, const TrainShape& shape, Layout& layout) {
   for (const Parameter& parameter : model.parameters()) {
     const std::int64_t numel = parameter.shape.numel();
@@ -83,8 +114,6 @@ void add_parameters(const Model& model, const TrainShape& shape, Layout& layout)
     add_sharded(layout, Role::kWeight, parameter.name, {shape.dtype, parameter.shape}, shape.zero,
                 !shape.zero.shards_weight(numel));
     if (!parameter.trainable || !shape.training) continue;
-    add_sharded(layout, Role::kGradient, parameter.name, {wide, parameter.shape}, shape.zero,
-                !shape.zero.shards_gradients());
     const TensorSpec state{wide, shape.zero.shards_state() ? Shape{owned_range(shape, numel).count} : parameter.shape};
     if (shape.has_master()) layout.add(Role::kMaster, parameter.name, state);
     for (int m = 0; m < shape.optimizer.moments(); ++m)
@@ -111,7 +140,8 @@ std::set<std::string> embedding_tables(const Model& model, const TrainShape& sha
 // The optimizer's side of the update: what this rank owns of each parameter.
 class UpdateGraph {
  public:
-  UpdateGraph(const Model& model, const TrainShape& shape) : model_(model), shape_(shape) {
+  UpdateGraph(const Model& model, const TrainShape& shape, const Layout& layout)
+      : model_(model), shape_(shape), layout_(layout) {
     graph_.current_phase = Phase::kUpdate;
   }
 
@@ -119,10 +149,10 @@ class UpdateGraph {
     scalars_ = graph_.add_source(Role::kBatch, kUpdateScalarsName, {DType::kF64, {kUpdateScalars}});
     for (const Parameter& parameter : model_.parameters()) {
       const OwnedRange owned = owned_range(shape_, parameter.shape.numel());
-      gradients_.push_back(
-          owned.count == 0 || !parameter.trainable
-              ? kNoValue
-              : graph_.add_source(Role::kGradient, owned_name(shape_, parameter.name), owned_spec(parameter, wide())));
+      const std::string name = owned_name(shape_, parameter.name);
+      gradients_.push_back(owned.count == 0 || !parameter.trainable
+                               ? kNoValue
+                               : graph_.add_source(Role::kGradient, name, layout_.find(Role::kGradient, name).spec));
     }
     add_norm();
     add_optimizer();
@@ -245,6 +275,7 @@ class UpdateGraph {
 
   const Model& model_;
   const TrainShape& shape_;
+  const Layout& layout_;
   Graph graph_;
   ValueId scalars_ = kNoValue, norm_ = kNoValue;
   std::vector<ValueId> gradients_, updated_;  // by parameter; kNoValue where this rank owns nothing
@@ -254,19 +285,24 @@ class UpdateGraph {
 // Stage 0 and 1: sums one gradient slot over the ranks, in place; stage 1 only this rank's shards of it.
 class ReduceGraph {
  public:
-  ReduceGraph(const Model& model, const TrainShape& shape) : model_(model), shape_(shape), zero_(shape.zero) {
+  ReduceGraph(const Model& model, const TrainShape& shape, const Layout& layout)
+      : model_(model), shape_(shape), zero_(shape.zero), layout_(layout) {
     graph_.current_phase = Phase::kUpdate;
   }
 
   Graph build() {
-    std::vector<std::int64_t> numels;
-    for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
-      if (!model_.parameters()[p].trainable) continue;
-      trained_.push_back(p);
-      numels.push_back(model_.parameters()[p].shape.numel());
+    // A collective operation has one type.
+    std::map<DType, std::vector<const Parameter*>> by_type;
+    for (const Parameter& parameter : model_.parameters()) {
+      if (parameter.trainable) by_type[gradient_spec(parameter).dtype].push_back(&parameter);
     }
-    const std::vector<std::size_t> buckets = cut_buckets(numels, zero_.reduce_bucket);
-    for (std::size_t b = 0; b + 1 < buckets.size(); ++b) start(static_cast<int>(b), buckets[b], buckets[b + 1]);
+    for (const auto& [type, parameters] : by_type) {
+      std::vector<std::int64_t> numels;
+      for (const Parameter* parameter : parameters) numels.push_back(parameter->shape.numel());
+      const std::vector<std::size_t> buckets = cut_buckets(numels, zero_.reduce_bucket);
+      for (std::size_t b = 0; b + 1 < buckets.size(); ++b)
+        start(std::span(parameters).subspan(buckets[b], buckets[b + 1] - buckets[b]), zero_.converts(type));
+    }
     for (Started& each : started_) finish(each);
     return std::move(graph_);
   }
@@ -275,30 +311,33 @@ class ReduceGraph {
   // A bucket under way: what was sent and received, by tensor, and the gradients that it becomes.
   struct Started {
     int channel;
+    bool narrow;
     std::vector<ValueId> sent, received, gradients;
   };
-  bool narrow() const { return zero_.wire != DType::kF32; }
+  const TensorSpec& gradient_spec(const Parameter& parameter) const {
+    return layout_.find(Role::kGradient, parameter.name).spec;
+  }
 
-  void start(int channel, std::size_t first, std::size_t last) {
-    Started bucket{channel, {}, {}, {}};
+  void start(std::span<const Parameter* const> parameters, bool narrow) {
+    const auto channel = static_cast<int>(started_.size());
+    Started bucket{channel, narrow, {}, {}, {}};
     std::vector<ShardCut> cuts;
     std::vector<Shape> shapes;
-    for (std::size_t i = first; i < last; ++i) {
-      const Parameter& parameter = model_.parameters()[trained_[i]];
-      const TensorSpec spec{accumulation_dtype(shape_.dtype), parameter.shape};
-      const ValueId gradient = graph_.add_source(Role::kGradient, parameter.name, spec);
+    for (const Parameter* parameter : parameters) {
+      const TensorSpec& spec = gradient_spec(*parameter);
+      const ValueId gradient = graph_.add_source(Role::kGradient, parameter->name, spec);
       bucket.gradients.push_back(gradient);
       cuts.push_back(zero_cut(spec.numel(), zero_.world));
       ValueId sent = gradient;
       if (zero_.one_bit) {
-        const ValueId error = graph_.add_source(Role::kMoment, error_name(parameter.name), spec);
+        const ValueId error = graph_.add_source(Role::kMoment, error_name(parameter->name), spec);
         const auto made = graph_.add_op(SignCompress{}, {gradient, error});
         graph_.outputs.push_back(made[1]);
         sent = made[0];
         const std::int64_t bytes = sign_bytes(spec.numel());
         cuts.back() = {bytes * zero_.world, bytes};
         shapes.push_back({bytes * zero_.world});
-      } else if (narrow()) {
+      } else if (narrow) {
         sent = graph_.add_op(Convert{zero_.wire}, {gradient})[0];
       }
       bucket.sent.push_back(sent);
@@ -307,10 +346,10 @@ class ReduceGraph {
       bucket.received = graph_.add_op(AllGatherStart{channel, std::move(cuts), std::move(shapes)}, bucket.sent);
     } else if (zero_.shards_state()) {
       bucket.received = graph_.add_op(ReduceScatterStart{channel, zero_.rank, std::move(cuts)}, bucket.sent);
-      if (!narrow()) name_all(bucket);
+      if (!narrow) name_all(bucket);
     } else {
-      bucket.received = graph_.add_op(AllReduceStart{channel, static_cast<int>(last - first)}, bucket.sent);
-      if (!narrow()) graph_.outputs.insert(graph_.outputs.end(), bucket.received.begin(), bucket.received.end());
+      bucket.received = graph_.add_op(AllReduceStart{channel, static_cast<int>(parameters.size())}, bucket.sent);
+      if (!narrow) graph_.outputs.insert(graph_.outputs.end(), bucket.received.begin(), bucket.received.end());
     }
     started_.push_back(std::move(bucket));
   }
@@ -319,7 +358,7 @@ class ReduceGraph {
     std::vector<ValueId> held = bucket.sent;
     held.insert(held.end(), bucket.received.begin(), bucket.received.end());
     graph_.add_op(CollectiveWait{bucket.channel}, held);
-    if (!zero_.one_bit && !narrow()) return;
+    if (!zero_.one_bit && !bucket.narrow) return;
     for (std::size_t i = 0; i < bucket.received.size(); ++i) {
       const TensorSpec spec = graph_.spec(bucket.gradients[i]);
       ValueId& received = bucket.received[i];
@@ -342,8 +381,8 @@ class ReduceGraph {
   const Model& model_;
   const TrainShape& shape_;
   const ZeroOptions& zero_;
+  const Layout& layout_;
   Graph graph_;
-  std::vector<std::size_t> trained_;  // parameters
   std::vector<Started> started_;
 };
 
@@ -403,6 +442,7 @@ ProgramSet make_programs(const Model& model, const TrainShape& shape, const Work
         "weights of several ranks are offloaded as shards, with stage 3");
   ProgramSet set;
   add_parameters(model, shape, set.layout);
+  if (shape.training) add_gradients(model, shape, set.layout, set.gradient_runs);
   // All batch inputs are known before anything is compiled: they may move.
   std::vector<BatchGraphs> graphs;
   for (std::size_t bucket = 0; bucket < shape.buckets(); ++bucket)
@@ -414,8 +454,8 @@ ProgramSet make_programs(const Model& model, const TrainShape& shape, const Work
   }
   if (shape.training) {
     if (shape.zero.world > 1 && !shape.zero.shards_gradients())
-      set.reduce = compile(ReduceGraph(model, shape).build(), set.layout, workspaces, "reduce", {});
-    set.update = compile(UpdateGraph(model, shape).build(), set.layout, workspaces, "update", {"norm"});
+      set.reduce = compile(ReduceGraph(model, shape, set.layout).build(), set.layout, workspaces, "reduce", {});
+    set.update = compile(UpdateGraph(model, shape, set.layout).build(), set.layout, workspaces, "update", {"norm"});
   }
 
   take_persistent(set.sizes, set.layout);

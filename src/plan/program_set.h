@@ -35,6 +35,9 @@ struct TrainShape {
   bool deterministic = true;
   OptimizerSettings optimizer;
   bool master_weights = true;  // float32 copies of 16-bit weights
+  // Gradients of the matrices that products alone read have the weights' type (see DifferentiateOptions): summed over
+  // micro-batches and ranks they are rounded after each addition, wherever it takes place.
+  bool narrow_gradients = false;
   double weight_decay = 0;
   bool decay_bias_norm = false;  // weight decay also on biases and norms
   double max_grad_norm = 0;      // 0 = no clipping
@@ -109,6 +112,12 @@ struct ProgramSet : BatchPrograms {
   std::optional<Program> reduce;       // the sum of a gradient slot over the ranks; stage 0 and 1 of several
   Program update;                      // clipping and the optimizer, and the gather of the updated weights
   ArenaSizes sizes;
+  // One slot's gradients: those of one type lie together.
+  struct GradientRun {
+    DType dtype = DType::kF32;
+    std::size_t offset = 0, bytes = 0;
+  };
+  std::vector<GradientRun> gradient_runs;
   // The most bytes any placement could do with, for the activations of all programs.
   std::size_t activation_lower_bound = 0;
   const BatchPrograms& of_bucket(std::size_t bucket) const {

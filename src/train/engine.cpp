@@ -89,12 +89,11 @@ void Engine::put_row_keys(const TrainShape& shape, std::span<const std::uint64_t
 
 void Engine::prepare_update() {
   update_ = std::make_unique<Executor>(device_, programs_.update, arenas_, communicator_);
-  const DType wide = accumulation_dtype(shape_.dtype);
-  const TensorSpec flat{
-      wide,
-      {static_cast<std::int64_t>(programs_.sizes.bytes[static_cast<std::size_t>(Role::kGradient)] / size_of(wide))}};
-  const TensorSpec* inputs[] = {&flat, &flat};
-  add_gradients_ = device_.prepare(AccumulateGradients{}, inputs, std::span(&flat, 1));
+  for (const ProgramSet::GradientRun& run : programs_.gradient_runs) {
+    const TensorSpec flat{run.dtype, {static_cast<std::int64_t>(run.bytes / size_of(run.dtype))}};
+    const TensorSpec* inputs[] = {&flat, &flat};
+    add_gradients_.push_back(device_.prepare(AccumulateGradients{}, inputs, std::span(&flat, 1)));
+  }
   partial_sums_.reserve(programs_.sizes.gradient_slots + 1);
 }
 
@@ -217,9 +216,13 @@ LossTotals Engine::take_last() {
 // Adds the top partial sum of the stack into the one below it.
 void Engine::merge_top() {
   const std::size_t top = partial_sums_.size() - 1;
-  std::byte* inputs[] = {arenas_.base(Role::kGradient, top), arenas_.base(Role::kGradient, top - 1)};
-  std::byte* outputs[] = {inputs[1]};
-  add_gradients_->run({inputs, outputs, arenas_.workspace()});
+  for (std::size_t run = 0; run < add_gradients_.size(); ++run) {
+    const std::size_t offset = programs_.gradient_runs[run].offset;
+    std::byte* inputs[] = {arenas_.base(Role::kGradient, top) + offset,
+                           arenas_.base(Role::kGradient, top - 1) + offset};
+    std::byte* outputs[] = {inputs[1]};
+    add_gradients_[run]->run({inputs, outputs, arenas_.workspace()});
+  }
   partial_sums_[top - 1] += partial_sums_[top];
   partial_sums_.pop_back();
 }

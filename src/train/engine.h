@@ -119,7 +119,7 @@ class Engine {
   std::size_t entered_ = SIZE_MAX;  // the bucket whose constants are there
   HeardInputs heard_;
   std::unique_ptr<Executor> reduce_, update_;
-  std::unique_ptr<Kernel> add_gradients_;
+  std::vector<std::unique_ptr<Kernel>> add_gradients_;  // one for each of the gradients' runs
   // The partial sums on the stack of gradient slots: how many of this rank's micro-batches each holds. Those of
   // reduce_period() and more are sums over all ranks.
   std::vector<std::int64_t> partial_sums_;

@@ -243,6 +243,7 @@ TrainShape train_shape(const RunConfig& config, const ModelSource& source, bool 
   shape.optimizer.nesterov = config.nesterov;
   shape.optimizer.moment_dtype = config.optimizer_states;
   shape.master_weights = config.master_weights;
+  shape.narrow_gradients = narrow_gradients(config, source.dtype);
   shape.has_own_memory = config.device != "cpu";
   shape.offload_optimizer = shape.has_own_memory && config.offload_optimizer == OffloadDevice::kCpu;
   shape.offload_activations = shape.has_own_memory && config.offload_activations == OffloadDevice::kCpu;
@@ -276,6 +277,11 @@ TrainShape train_shape(const RunConfig& config, const ModelSource& source, bool 
             .at(config.source_of("gradient_compression"))
             .mend("use gradient_compression: bf16, or zero_stage: 0");
       }
+      if (shape.narrow_gradients) {
+        throw usage_error("1-bit gradients and what they lose are of float32, not of gradient_dtype's 16 bits")
+            .at(config.source_of("gradient_compression"))
+            .mend("set gradient_dtype: f32, or gradient_compression: none");
+      }
       shape.zero.one_bit = true;
       break;
   }
@@ -302,6 +308,7 @@ TrainShape evaluation_shape(const RunConfig& config, const ModelSource& source, 
   alone.gradient_compression = GradientCompression::kNone;
   alone.offload_optimizer = alone.offload_param = alone.offload_activations = OffloadDevice::kNone;
   alone.fp8 = false;
+  alone.gradient_dtype = DType::kF32;
   TrainShape shape = train_shape(alone, source, true, rank, ranks);
   shape.zero.offload_param = shape.has_own_memory && config.offload_param == OffloadDevice::kCpu;
   shape.training = false;

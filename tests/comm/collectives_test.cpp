@@ -74,22 +74,23 @@ TEST(TreeSum, AddsNeighboursFirst) {
 }
 
 TEST(TreeSum, AllCountsAgreeWithTheRule) {
-  // Splitting at a power of two sums the parts first.
-  for (const int count : {5, 6, 7, 12, 16}) {
-    const int left = count > 8 ? 8 : 4;
-    const std::int64_t n = 1000;
-    std::vector<std::vector<std::byte>> all;
-    std::vector<const std::byte*> operands;
-    for (int r = 0; r < count; ++r) all.push_back(values_of(DType::kF32, r, n, 3));
-    for (const auto& each : all) operands.push_back(each.data());
-    std::vector<std::byte> whole(all[0].size()), a(whole.size()), b(whole.size()), joined(whole.size());
-    tree_sum(DType::kF32, operands, whole.data(), n);
-    tree_sum(DType::kF32, std::span(operands).first(static_cast<std::size_t>(left)), a.data(), n);
-    tree_sum(DType::kF32, std::span(operands).subspan(static_cast<std::size_t>(left)), b.data(), n);
-    const std::vector<const std::byte*> two = {a.data(), b.data()};
-    tree_sum(DType::kF32, two, joined.data(), n);
-    EXPECT_EQ(compare("sum", whole, joined), "") << count;
-  }
+  // Splitting at a power of two sums the parts first; in 16 bits too, where each sum is rounded.
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16})
+    for (const int count : {4, 5, 6, 7, 12, 16}) {
+      const int left = count > 8 ? 8 : (count > 4 ? 4 : 2);
+      const std::int64_t n = 1000;
+      std::vector<std::vector<std::byte>> all;
+      std::vector<const std::byte*> operands;
+      for (int r = 0; r < count; ++r) all.push_back(values_of(dtype, r, n, 3));
+      for (const auto& each : all) operands.push_back(each.data());
+      std::vector<std::byte> whole(all[0].size()), a(whole.size()), b(whole.size()), joined(whole.size());
+      tree_sum(dtype, operands, whole.data(), n);
+      tree_sum(dtype, std::span(operands).first(static_cast<std::size_t>(left)), a.data(), n);
+      tree_sum(dtype, std::span(operands).subspan(static_cast<std::size_t>(left)), b.data(), n);
+      const std::vector<const std::byte*> two = {a.data(), b.data()};
+      tree_sum(dtype, two, joined.data(), n);
+      EXPECT_EQ(compare("sum", whole, joined), "") << count;
+    }
 }
 
 struct Group {

@@ -194,6 +194,25 @@ TEST(DeepSpeedKeys, HandledKeysRefuseWhatIsNotThere) {
             std::string::npos);
 }
 
+TEST(DeepSpeedKeys, GradientsHaveTheTypeThatIsSaid) {
+  EXPECT_EQ(with(R"({"bf16": {"enabled": true}})").gradient_dtype, DType::kF32);
+  EXPECT_EQ(with(R"({"data_types": {"grad_accum_dtype": null}})").gradient_dtype, DType::kF32);
+  EXPECT_EQ(with(R"({"data_types": {"grad_accum_dtype": "fp32"}})").gradient_dtype, DType::kF32);
+  EXPECT_EQ(with(R"({"data_types": {"grad_accum_dtype": "bf16"}})").gradient_dtype, DType::kBF16);
+  EXPECT_EQ(with(R"({"data_types": {"grad_accum_dtype": "fp16"}})").gradient_dtype, DType::kF16);
+  EXPECT_NE(error_of(R"({"data_types": {"grad_accum_dtype": "fp8"}})").find("Got: fp8"), std::string::npos);
+  const RunConfig config = with(R"({"data_types": {"grad_accum_dtype": "bf16"}})");
+  EXPECT_TRUE(narrow_gradients(config, DType::kBF16));
+  for (const DType run : {DType::kF32, DType::kF16}) {
+    try {
+      narrow_gradients(config, run);
+      FAIL() << "taken beside " << name_of(run);
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("gradients in bf16 do not fit a run in"), std::string::npos);
+    }
+  }
+}
+
 TEST(DeepSpeedKeys, OptimizersAndTheirDecay) {
   EXPECT_EQ(with(R"({"optimizer": {"type": "Adam", "params": {}}})").optim, OptimizerName::kAdamW);
   EXPECT_EQ(with(R"({"optimizer": {"type": "Adam", "params": {"adam_w_mode": false}}})").optim, OptimizerName::kAdam);

@@ -135,6 +135,9 @@ TEST_F(CudaOps, Products) {
       compare(made(LinearWeightGrad{transposed}), {real("x", x, 96), real("dy", y, 97)});
       compare(made(LinearWeightGrad{transposed}),
               {real("x", x, 98), real("dy", y, 99), wide(real("sum", weight, 100))});
+      compare(made(LinearWeightGrad{transposed, true}), {real("x", x, 104), real("dy", y, 105)});
+      compare(made(LinearWeightGrad{transposed, true}),
+              {real("x", x, 106), real("dy", y, 107), real("sum", weight, 108)});
     }
     compare(made(BiasGrad{}), {real("dy", {c.tokens, c.out}, 101)}, 5);
     compare(made(BiasGrad{}), {real("dy", {c.tokens, c.out}, 102), wide(real("sum", {c.out}, 103))}, 5);
@@ -252,6 +255,33 @@ TEST_F(CudaOps, NormAndOptimizer) {
       }
     }
   }
+}
+
+// Gradients of the weights' type beside those of float32.
+TEST_F(CudaOps, GradientsOfSixteenBits) {
+  std::vector<SquareSums::Part> parts;
+  std::vector<Input> gradients;
+  const Input scalars{"scalars", {DType::kF64, {kUpdateScalars}}, {1e-2, 3, 1, 0}};
+  const Input norm{"norm", {DType::kF64, {kNormStatistics}}, {2, 0, 0.7, 0}};
+  std::vector<Input> inputs{scalars, norm};
+  std::int64_t all = 0;
+  for (std::uint64_t t = 0; t < 120; ++t) {
+    const auto n = static_cast<std::int64_t>(t % 3 == 0 ? 4 * (t * t * 7 % 911 + 1) : 2 * t + 1);
+    parts.push_back({all, norm_block(n)});
+    all += (n + norm_block(n) - 1) / norm_block(n);
+    gradients.push_back(real("g" + std::to_string(t), {n}, 1000 + t));
+    if (t % 2 == 0) gradients.back() = wide(gradients.back());
+    inputs.push_back(real("w" + std::to_string(t), {n}, 2000 + t));
+    inputs.push_back(gradients.back());
+    inputs.push_back(wide(real("p" + std::to_string(t), {n}, 2500 + t)));
+    inputs.push_back(wide(real("m" + std::to_string(t), {n}, 3000 + t)));
+    inputs.push_back(wide(real("v" + std::to_string(t), {n}, 4000 + t)));
+    for (double& v : inputs.back().values) v = std::abs(v);
+  }
+  compare(made(SquareSums{parts, all}), gradients);
+  compare(made(OptimizerStep{OptimizerSettings{}, true, std::vector<float>(120, 0.1F)}), inputs, 2);
+  for (const std::int64_t n : {1, 5003, 65536})
+    compare(made(AccumulateGradients{}), {real("x", {n}, 180), real("y", {n}, 181)});
 }
 
 // More tensors than one launch takes, of all sizes and with what differs between them.

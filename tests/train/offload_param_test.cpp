@@ -241,6 +241,9 @@ TEST(OffloadParamMore, ChangesNothingBesideEightBitProductsAndNarrowState) {
     EXPECT_NE(kept, in_bf16);
     expect_same(kept, what, "fp8");
     what.shape.fp8 = false;
+    what.shape.narrow_gradients = true;
+    expect_same(train(what), what, "16-bit gradients");
+    what.shape.narrow_gradients = false;
     what.shape.master_weights = false;
     what.shape.optimizer.moment_dtype = DType::kBF16;
     expect_same(train(what), what, "bf16 state");
@@ -269,6 +272,7 @@ TEST(OffloadParamMore, EveryWorldGivesTheBitsOfOneRank) {
     const auto on = [&](int ranks) {
       return run_healthy_ranks(ranks, [&](Communicator& c) { return train(what, &c); })[0];
     };
+    what.shape.narrow_gradients = what.shape.dtype != DType::kF32 && pick(2) == 0;
     const std::string alone = on(1);
     what.shape.zero.offload_param = true;
     for (const int ranks : {1, 2, 4}) {

@@ -223,6 +223,40 @@ TEST(Layouts, RandomLayoutsGiveTheBitsOfOneRank) {
   }
 }
 
+TEST(Layouts, NarrowGradientsGiveTheBitsOfOneRank) {
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    for (const char* family : {"qwen2", "whisper"}) {
+      Case what;
+      what.family = family;
+      what.shape = small_shape();
+      what.shape.dtype = dtype;
+      const std::string wide = train_on(what, 1);
+      what.shape.narrow_gradients = true;
+      what.micro_batches = 8;
+      const std::string alone = train_on(what, 1);
+      ASSERT_FALSE(alone.empty());
+      EXPECT_NE(alone, wide);
+      for (const int ranks : {2, 4, 8}) {
+        for (int stage = 0; stage <= 3; ++stage) {
+          what.shape.zero.stage = stage;
+          what.shape.zero.reduce_bucket = stage % 2 == 0 ? 500'000'000 : 1500;  // several buckets of each type
+          // What is sent is no wider than it is held.
+          what.shape.zero.wire = DType::kF32;
+          EXPECT_EQ(train_on(what, ranks), alone) << family << " " << name_of(dtype) << " stage " << stage;
+        }
+      }
+      // The gradients that stay wide are narrowed on their way, the narrow ones are sent as they are.
+      what.shape.zero.wire = dtype;
+      for (int stage = 0; stage <= 3; ++stage) {
+        what.shape.zero.stage = stage;
+        const std::string sent = train_on(what, 2);
+        EXPECT_NE(sent, alone);
+        EXPECT_EQ(sent, train_on(what, 2)) << "the same bits again";
+      }
+    }
+  }
+}
+
 TEST(Layouts, OffloadedActivationsGiveTheBitsOfOneRank) {
   for (const RecomputeMode mode : {RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull}) {
     Case what;
@@ -256,6 +290,7 @@ TEST(Layouts, AdaptersGetTheBitsOfOneRank) {
     what.lora->rank = 1 + pick(6);
     what.lora->dropout = pick(2) == 0 ? 0 : 0.1;
     what.lora->rslora = pick(2) == 0;
+    what.shape.narrow_gradients = what.shape.dtype != DType::kF32 && pick(2) == 0;
     if (pick(3) == 0) what.lora->layers = {1};
     if (pick(3) == 0) what.lora->modules_to_save = {what.family == "gpt2" ? "ln_f" : "lm_head"};
     if (what.family == "chatglm") what.lora->modules_to_save.clear();

@@ -57,6 +57,7 @@ std::string_view Fp8Product::name() const {
 }
 
 std::string Fp8Product::attributes() const {
+  if (narrow) return "narrow";
   return activation == Activation::kNone ? "" : std::string(name_of(activation));
 }
 
@@ -69,7 +70,7 @@ std::vector<TensorSpec> Fp8Product::infer(Specs in) const {
         "fp8_linear: a gradient has neither bias nor activation");
   const std::int64_t m = in[0]->shape[0], n = in[1]->shape[0];
   if (given(in, kBias)) check(in[kBias]->shape == Shape({n}), "fp8_linear: the bias does not fit the weight");
-  const TensorSpec c{kind == Kind::kWeightGrad ? DType::kF32 : DType::kBF16, {m, n}};
+  const TensorSpec c{kind == Kind::kWeightGrad && !narrow ? DType::kF32 : DType::kBF16, {m, n}};
   if (given(in, kSum)) check(kind != Kind::kForward && *in[kSum] == c, "fp8_linear: the sum does not fit");
   if (keep_preactivation) return {c, c};
   return {c};

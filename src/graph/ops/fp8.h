@@ -38,11 +38,17 @@ struct Fp8Quantize final : Op {
 // value before the activation when it is kept; sums in f32, one rounding to c's type. What it is to the step:
 //   kForward    y bf16  = x·Wᵀ (+ bias), both factors E4M3; may have an activation
 //   kInputGrad  dx bf16 = dy·W (+ sum), dy E5M2
-//   kWeightGrad dW f32  = dyᵀ·x, added into the gradient buffer `sum` where given; dy E5M2, either factor
+//   kWeightGrad dW f32 or bf16 (`narrow`) = dyᵀ·x, added into the gradient buffer `sum` where given; dy E5M2, either
+//               factor
 struct Fp8Product final : Op {
   enum class Kind : std::uint8_t { kForward, kInputGrad, kWeightGrad };
   explicit Fp8Product(Kind which, Activation act = Activation::kNone, bool keep = false)
       : kind(which), activation(act), keep_preactivation(keep) {}
+  static Fp8Product weight_grad(bool narrow_result) {
+    Fp8Product made(Kind::kWeightGrad);
+    made.narrow = narrow_result;
+    return made;
+  }
   std::string_view name() const override;
   std::string attributes() const override;
   std::vector<TensorSpec> infer(Specs in) const override;
@@ -52,6 +58,7 @@ struct Fp8Product final : Op {
   Kind kind;
   Activation activation;
   bool keep_preactivation;
+  bool narrow = false;
 };
 
 }  // namespace convoy

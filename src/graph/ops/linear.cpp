@@ -69,7 +69,8 @@ void Linear::backward(BackwardContext& ctx) const {
     }
   }
   if (ctx.wants(1))
-    ctx.set_weight_gradient(1, ctx.graph.add_op(LinearWeightGrad{transposed}, {x, dy, ctx.gradient_so_far(1)})[0]);
+    ctx.set_weight_gradient(
+        1, ctx.graph.add_op(LinearWeightGrad{transposed, ctx.narrow_gradient(1)}, {x, dy, ctx.gradient_so_far(1)})[0]);
   if (ctx.wants(0))
     ctx.set_gradient(0,
                      ctx.graph.add_op(LinearInputGrad{transposed}, {dy, w, ctx.gradient_so_far(0)}, {"gradient"})[0]);
@@ -92,7 +93,12 @@ std::vector<TensorSpec> LinearWeightGrad::infer(Specs in) const {
   const TensorSpec& dy = *in[1];
   check(x.shape[0] == dy.shape[0], "linear_dw: input and gradient have different numbers of rows");
   const Shape shape = transposed ? Shape{x.shape[1], dy.shape[1]} : Shape{dy.shape[1], x.shape[1]};
-  return {{accumulation_dtype(x.dtype), shape}};
+  return {{narrow ? x.dtype : accumulation_dtype(x.dtype), shape}};
+}
+
+std::string LinearWeightGrad::attributes() const {
+  const std::string way = transposed ? "transposed" : "";
+  return narrow ? way + (way.empty() ? "narrow" : " narrow") : way;
 }
 
 Cost LinearWeightGrad::cost(Specs in, std::span<const TensorSpec> out) const {

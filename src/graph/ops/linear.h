@@ -34,15 +34,18 @@ struct LinearInputGrad final : Op {
   bool transposed;
 };
 
-// (x, dy, sum?) → dW, in float32 (float64 for float64), added into the gradient buffer `sum` where given.
+// (x, dy, sum?) → dW, in float32 (float64 for float64) or, `narrow`, in the factors' type, added into the gradient
+// buffer `sum` where given. The product and that sum are rounded once.
 struct LinearWeightGrad final : Op {
-  explicit LinearWeightGrad(bool transposed_weight) : transposed(transposed_weight) {}
+  explicit LinearWeightGrad(bool transposed_weight, bool narrow_result = false)
+      : transposed(transposed_weight), narrow(narrow_result) {}
   std::string_view name() const override { return "linear_dw"; }
-  std::string attributes() const override { return transposed ? "transposed" : ""; }
+  std::string attributes() const override;
   std::vector<TensorSpec> infer(Specs in) const override;
   Cost cost(Specs in, std::span<const TensorSpec> out) const override;
   std::vector<Alias> aliases() const override { return {{0, 2, true}}; }
   bool transposed;
+  bool narrow;
 };
 
 // The row-major product C[m, n] = op(A) op(B) that an operation is, with the inputs that are its A and B.
