@@ -36,7 +36,7 @@ struct Arguments {
   double memory_limit = 0;  // GB
   int threads = 0;
   bool fp8 = false, profile = false, any_order = false, bf16_state = false, narrow_gradients = false, offload = false,
-       offload_activations = false, verbose = false;
+       offload_param = false, offload_activations = false, verbose = false;
 };
 
 double now() {
@@ -96,6 +96,7 @@ int run(const Arguments& arguments) {
   shape.has_own_memory = arguments.device != "cpu";
   shape.offload_optimizer = arguments.offload;
   shape.offload_activations = arguments.offload_activations;
+  shape.zero.offload_param = arguments.offload_param;
   shape.max_grad_norm = 1;
   shape.weight_decay = 0.01;
   shape.recompute = arguments.recompute;
@@ -195,6 +196,7 @@ int main(int argc, char** argv) {
   app.add_option("--device", arguments.device, "cpu or cuda");
   app.add_flag("--profile", arguments.profile, "time every operation");
   app.add_flag("--offload", arguments.offload, "the optimizer's state in host memory");
+  app.add_flag("--offload-param", arguments.offload_param, "weights in host memory until their block is near");
   app.add_flag("--offload-activations", arguments.offload_activations,
                "what the backward pass reads late in host memory until then");
   app.add_flag("--bf16-state", arguments.bf16_state, "bf16 moments and no master weights");

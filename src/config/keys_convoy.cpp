@@ -300,8 +300,9 @@ Section rank_keys() {
                "it is there anyway.")
       .refuse("nvme", "use cpu");
   s.add_choice("offload_param", &RunConfig::offload_param, {"none", "cpu"},
-               "Where sharded weights live between uses. On the CPU device they are there anyway; on a GPU they stay "
-               "in its memory for now.")
+               "Where weights live between uses: cpu keeps them in pinned host memory, and each comes to the GPU one "
+               "block ahead of the block that uses it. Of several ranks with zero_stage 3, as shards. On the CPU "
+               "device they are there anyway.")
       .refuse("nvme", "use cpu");
   s.add_choice("offload_activations", &RunConfig::offload_activations, {"none", "cpu"},
                "Where activations wait for the backward pass: cpu copies them to pinned host memory and back beside "

@@ -83,7 +83,8 @@ class PinnedMemory final : public CountedMemory {
     return Error(Status::kDoesNotFit, fmt::format("cannot take {} of pinned host memory: {}", human_bytes(bytes), why))
         .mend(
             "see `ulimit -l` and the container's memory limit; more ranks with --zero_stage 1 and above share the "
-            "optimizer's state; --offload_activations none and --offload_optimizer none need less");
+            "optimizer's state; --offload_activations none, --offload_optimizer none and --offload_param none need "
+            "less");
   }
   std::map<const std::byte*, std::size_t>& known_;
 };

@@ -284,9 +284,11 @@ class WeightGathering {
       size += numel(weight);
     }
     Node start = graph_.make(std::make_shared<const AllGatherStart>(channel_, std::move(cuts), std::move(shapes)),
-                             std::move(shards), names);
+                             shards, names);
     for (std::size_t i = 0; i < bucket.size(); ++i) intervals_[bucket[i]].whole = start.outputs[i];
-    const Node wait = graph_.make(std::make_shared<const CollectiveWait>(channel_), start.outputs);
+    std::vector<ValueId> held = std::move(shards);  // where they are fetched, they are no longer theirs alone
+    held.insert(held.end(), start.outputs.begin(), start.outputs.end());
+    const Node wait = graph_.make(std::make_shared<const CollectiveWait>(channel_), std::move(held));
     ++channel_;
     const bool ahead = options_.overlap && segment > 0 && size <= options_.prefetch_bucket &&
                        held_[segment - 1] + size <= options_.max_live;

@@ -23,6 +23,9 @@ struct ZeroOptions {
   std::int64_t persistence_threshold = 100'000;     // stage3_param_persistence_threshold
   std::int64_t max_live = 1'000'000'000;            // stage3_max_live_parameters
   std::int64_t max_reuse_distance = 1'000'000'000;  // stage3_max_reuse_distance
+  // offload_param: weights lie in host memory between their uses (passes/fetch.h). Where they are sharded, small ones
+  // too: communication reaches the device's memory only.
+  bool offload_param = false;
 
   DType wire = DType::kF32;  // what gradients are sent as (gradient_compression, communication_data_type)
   bool one_bit = false;      // stage 0: gradients are sent as signs, with error feedback
@@ -35,7 +38,9 @@ struct ZeroOptions {
   bool shards_gradients() const { return world > 1 && stage >= 2; }
   bool shards_weights() const { return world > 1 && stage >= 3; }
   // Whether a weight of so many elements is held as a shard between uses.
-  bool shards_weight(std::int64_t numel) const { return shards_weights() && numel >= persistence_threshold; }
+  bool shards_weight(std::int64_t numel) const {
+    return shards_weights() && (offload_param || numel >= persistence_threshold);
+  }
 };
 
 // Where a tensor of `numel` elements is cut; the same for weight, gradient and optimizer state. The borders are those

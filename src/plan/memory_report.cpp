@@ -35,6 +35,19 @@ std::vector<Choice> with_options(const std::vector<Choice>& choices,
   return all;
 }
 
+// Each choice with its weights in host memory too, where it may have them there.
+void add_weight_offload(const TrainShape& now, std::vector<Choice>& choices) {
+  if (!now.has_own_memory || now.zero.offload_param) return;
+  const std::size_t count = choices.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    if (choices[i].shape.zero.world > 1 && choices[i].shape.zero.stage < 3) continue;
+    Choice other = choices[i];
+    other.changes.emplace_back("--offload_param cpu");
+    other.shape.zero.offload_param = true;
+    choices.push_back(std::move(other));
+  }
+}
+
 std::vector<Choice> evaluation_choices(const TrainShape& now) {
   std::vector<Choice> all = {{{}, now}};
   std::vector<std::pair<std::string, std::function<void(TrainShape&)>>> options;
@@ -45,6 +58,7 @@ std::vector<Choice> evaluation_choices(const TrainShape& now) {
   all = with_options(all, options);
   if (now.zero.world > 1 && now.zero.stage < 3)
     all = with_options(all, {{"--zero_stage 3", [](TrainShape& s) { s.zero.stage = 3; }}});
+  add_weight_offload(now, all);
   if (now.dtype == DType::kF32) all = with_options(all, {{"--bf16", [](TrainShape& s) { s.dtype = DType::kBF16; }}});
   return all;
 }
@@ -92,6 +106,7 @@ std::vector<Choice> choices_from(const TrainShape& now) {
                               [](TrainShape& s) { s.narrow_gradients = true; }}});
   if (now.has_own_memory && !now.offload_optimizer)
     all = with_options(all, {{"--offload_optimizer cpu", [](TrainShape& s) { s.offload_optimizer = true; }}});
+  add_weight_offload(now, all);
   if (now.dtype == DType::kF32) all = with_options(all, {{"--bf16", [](TrainShape& s) { s.dtype = DType::kBF16; }}});
   return all;
 }
@@ -152,9 +167,11 @@ std::vector<Alternative> alternatives(const Model& model, const TrainShape& shap
            choice.shape.narrow_gradients && !shape.narrow_gradients});
     }
   }
-  // Only those that no other beats in bytes, arithmetic, number of changes and exactness at once.
+  // Only those that no other beats in bytes of the device and of the host, arithmetic, number of changes and exactness
+  // at once.
   const auto beats = [](const Measured& a, const Measured& b) {
     const bool no_worse = a.alternative.total <= b.alternative.total &&
+                          a.alternative.host_total <= b.alternative.host_total &&
                           a.alternative.extra_flops <= b.alternative.extra_flops + 1e-9 && a.changes <= b.changes &&
                           (!a.rounds || b.rounds);
     return no_worse && (a.alternative.total < b.alternative.total || a.changes < b.changes);
@@ -223,7 +240,8 @@ void require_fit(const Model& model, const TrainShape& shape, const WorkspaceSiz
                             human_bytes(report.host_total), report.host_total, human_bytes(limit.host), limit.host))
         .mend(
             "--no-async_save needs no copy for checkpoints, more ranks with --zero_stage 1 and above share the "
-            "optimizer's state, --offload_activations none and --offload_optimizer none keep things on the device; "
+            "optimizer's state, --offload_activations none, --offload_optimizer none and --offload_param none keep "
+            "things on the device; "
             "now it takes\n" +
             account);
   }

@@ -35,8 +35,8 @@ struct Alternative {
   double extra_flops = 0;      // relative to now: 0.33 = a third more
 };
 // Combinations of recomputation, smaller micro-batches, sequential accumulation, offload and 16-bit weights that no
-// other beats in bytes of the device, arithmetic and number of changes at once; the largest first. Only those that take
-// less than now.
+// other beats in bytes of the device and of the host, arithmetic and number of changes at once; the largest first. Only
+// those that take less than now.
 // `beside` tells the bytes outside the arenas of a run with such programs.
 using BytesBeside = std::function<std::size_t(const TrainShape&, const ProgramSet&)>;
 std::vector<Alternative> alternatives(const Model& model, const TrainShape& shape, const WorkspaceSizes& workspaces,

@@ -1,7 +1,6 @@
 #include "plan/program_set.h"
 
 #include <algorithm>
-#include <bit>
 #include <map>
 #include <set>
 #include <span>
@@ -10,6 +9,7 @@
 #include "graph/ops/compress.h"
 #include "graph/ops/embedding.h"
 #include "passes/differentiate.h"
+#include "passes/fetch.h"
 #include "passes/fuse.h"
 #include "passes/offload.h"
 #include "passes/order.h"
@@ -51,6 +51,7 @@ Graph micro_graph(const Model& model, const TrainShape& shape, bool accumulate) 
     offload_activations(graph, {shape.recompute != RecomputeMode::kNone, shape.offload_least_bytes});
   // After the order, which depends on sizes: communication must come in the same order on every rank.
   if (shape.zero.shards_weights()) gather_weights(graph, shape.zero);
+  if (shape.zero.offload_param) fetch_weights(graph);
   if (shape.zero.shards_gradients()) shard_gradients(graph, shape.zero);
   return graph;
 }
@@ -60,6 +61,7 @@ Graph forward_graph(const Model& model, const GraphOptions& options, const ZeroO
   fuse(built.graph);
   order(built.graph);
   if (zero.shards_weights()) gather_weights(built.graph, zero);
+  if (zero.offload_param) fetch_weights(built.graph);
   return std::move(built.graph);
 }
 
@@ -430,75 +432,14 @@ void take_persistent(ArenaSizes& sizes, const Layout& layout) {
 
 }  // namespace
 
-std::size_t tree_slots(std::int64_t count) {
-  return static_cast<std::size_t>(std::bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(count, 1))));
-}
-
-GraphOptions graph_options(const TrainShape& shape, GraphKind kind, std::int64_t rows) {
-  GraphOptions options;
-  options.kind = kind;
-  options.tokens = rows * shape.seq;
-  options.table_length = shape.seq;
-  options.dtype = shape.dtype;
-  options.seed = shape.seed;
-  options.loss = shape.loss;
-  options.items = rows / shape.rows_per_item;
-  options.auxiliary_loss = shape.auxiliary_weight != 0;
-  options.audio_windows = rows * shape.audio_windows;
-  options.audio_frames = shape.audio_frames;
-  return options;
-}
-
-std::int64_t TrainShape::reduce_period() const {
-  if (zero.shards_gradients()) return 1;
-  if (!deterministic) return accumulation;
-  return std::int64_t{1} << std::countr_zero(static_cast<std::uint64_t>(std::max<std::int64_t>(accumulation, 1)));
-}
-
-std::int64_t TrainShape::global_micro_batch(std::int64_t index) const {
-  const std::int64_t period = reduce_period();
-  const std::int64_t round = index / period;
-  return (round * zero.world + zero.rank) * period + index % period;
-}
-
-OwnedRange owned_range(const TrainShape& shape, std::int64_t numel) {
-  if (!shape.zero.shards_state()) return {0, numel};
-  const ShardCut cut = zero_cut(numel, shape.zero.world);
-  return {cut.begin(shape.zero.rank), cut.length(shape.zero.rank)};
-}
-
-std::string owned_name(const TrainShape& shape, const std::string& parameter) {
-  return shape.zero.shards_state() ? shard_name(parameter) : parameter;
-}
-
-std::string error_name(const std::string& parameter) {
-  return "compression_error." + parameter;
-}
-
-std::string moment_name(int moment, const std::string& parameter) {
-  return (moment == 0 ? "exp_avg." : "exp_avg_sq.") + parameter;
-}
-
 std::vector<RecomputeStep> recompute_steps(const Model& model, const TrainShape& shape) {
   return recompute_steps(differentiated_graph(model, shape, false), shape.rates);
 }
 
-TrainShape TrainShape::of_bucket(std::size_t bucket) const {
-  check(bucket < buckets(), "a bucket that the run has not");
-  TrainShape made = *this;
-  made.shorter.clear();
-  if (bucket == shorter.size()) return made;
-  const BatchShape& batch = shorter[bucket];
-  made.rows = batch.rows;
-  made.seq = batch.seq;
-  made.audio_windows = batch.audio_windows;
-  made.audio_frames = batch.audio_frames;
-  if (eval_rows > 0) made.eval_rows = batch.rows;
-  made.loss.chunk_rows = std::min(made.loss.chunk_rows, made.tokens());
-  return made;
-}
-
 ProgramSet make_programs(const Model& model, const TrainShape& shape, const WorkspaceSizes& workspaces) {
+  // The update of sharded state would gather whole weights into host memory.
+  check(!shape.zero.offload_param || shape.zero.world == 1 || shape.zero.shards_weights() || !shape.training,
+        "weights of several ranks are offloaded as shards, with stage 3");
   ProgramSet set;
   add_parameters(model, shape, set.layout);
   if (shape.training) add_gradients(model, shape, set.layout, set.gradient_runs);
@@ -520,6 +461,7 @@ ProgramSet make_programs(const Model& model, const TrainShape& shape, const Work
   take_persistent(set.sizes, set.layout);
   for (const Role role : {Role::kMaster, Role::kMoment})
     set.sizes.offloaded[static_cast<std::size_t>(role)] = shape.offload_optimizer;
+  set.sizes.offloaded[static_cast<std::size_t>(Role::kWeight)] = shape.zero.offload_param;
   set.sizes.offloaded[static_cast<std::size_t>(Role::kHostActivation)] = true;
   set.sizes.gradient_slots = shape.deterministic ? tree_slots(shape.accumulation) : 1;
   // Sharded gradients are not accumulated by the operations that make them: one slot for what comes in.

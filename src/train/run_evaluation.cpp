@@ -40,8 +40,10 @@ void require_memory(const ModelSource& source, const TrainShape& shape, const Ru
   const MemoryReport report = full_report(programs, shape);
   require_fit(*source.model, shape, device, report, memory_limit(config, shape.zero.world, device),
               beside_the_arenas());
-  log_info("{}: {} parameters, {} of memory planned{}\n{}", source.model->family(), source.model->parameter_count(),
-           human_bytes(report.total), shape.zero.world > 1 ? " on this rank" : "", print(report));
+  log_info("{}: {} parameters, {} of memory planned{}{}\n{}", source.model->family(), source.model->parameter_count(),
+           human_bytes(report.total),
+           report.host_total > 0 ? fmt::format(" and {} of the host's", human_bytes(report.host_total)) : "",
+           shape.zero.world > 1 ? " on this rank" : "", print(report));
 }
 
 // What a run trained is there already; an adapter's folder stands for its base model with it.

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -125,6 +126,33 @@ std::string offload_text(const ProgramSet& programs, const std::optional<Ceiling
                        bytes * 1e-9 / ceilings->link->to_device);
   }
   return fmt::format("offloaded activations: {:.3f} GB to the host and back per micro-batch{}\n", bytes * 1e-9, time);
+}
+
+// Bytes of weights that a program copies from the host to the device.
+double fetched_bytes(const Program& program) {
+  double bytes = 0;
+  for (const Instruction& each : program.instructions) {
+    if (dynamic_cast<const FetchStart*>(each.op.get()) != nullptr && each.inputs[0].arena == Role::kWeight)
+      bytes += each.cost.bytes;
+  }
+  return bytes;
+}
+
+// What weights in host memory spare the device, and what they ask of the link.
+std::string weight_offload_text(const Model& model, const TrainShape& shape, const ProgramSet& programs,
+                                const std::optional<Ceilings>& ceilings, const Device& device) {
+  if (!shape.zero.offload_param) return {};
+  TrainShape kept = shape;
+  kept.zero.offload_param = false;
+  const auto without = static_cast<std::ptrdiff_t>(make_programs(model, kept, device).sizes.total());
+  const std::ptrdiff_t saved = without - static_cast<std::ptrdiff_t>(programs.sizes.total());
+  const double bytes = fetched_bytes(programs.micro);
+  std::string time;
+  if (ceilings && ceilings->link)
+    time = fmt::format(", at the measured rate {:.3f} s", bytes * 1e-9 / ceilings->link->to_device);
+  return fmt::format("offloaded weights: {} {} of the device's memory; {:.3f} GB to the device per micro-batch{}\n",
+                     saved >= 0 ? "save" : "take", human_bytes(static_cast<std::size_t>(std::abs(saved))), bytes * 1e-9,
+                     time);
 }
 
 // "fp8: these stay in bf16: h.0.attn.c_attn.weight (its 100 rows are no multiple of 16), …", a line for each reason.
@@ -250,7 +278,9 @@ std::string plan_run(const RunConfig& settings, Device& device) {
   }
   text += fmt::format("arithmetic: {:.3f} GFLOP per token, {:.1f} GFLOP per micro-batch\n",
                       programs.micro.cost().flops / tokens * 1e-9, programs.micro.cost().flops * 1e-9);
-  text += offload_text(programs, known_ceilings(config, device)) + buckets_text(shape, programs);
+  const std::optional<Ceilings> ceilings = known_ceilings(config, device);
+  text += offload_text(programs, ceilings) + weight_offload_text(*source.model, shape, programs, ceilings, device) +
+          buckets_text(shape, programs);
   const std::vector<Alternative> others =
       alternatives(*source.model, shape, device, beside_the_arenas(config, source, device));
   if (!others.empty()) text += "less memory with:\n" + print(others, report.total);

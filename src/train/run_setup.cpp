@@ -292,16 +292,25 @@ TrainShape train_shape(const RunConfig& config, const ModelSource& source, bool 
   shape.zero.persistence_threshold = config.stage3_param_persistence_threshold;
   shape.zero.max_live = config.stage3_max_live_parameters;
   shape.zero.max_reuse_distance = config.stage3_max_reuse_distance;
+  shape.zero.offload_param = shape.has_own_memory && config.offload_param == OffloadDevice::kCpu;
+  if (shape.zero.offload_param && ranks > 1 && shape.zero.stage < 3) {
+    throw usage_error(fmt::format("offload_param keeps each rank's shards of the weights in host memory, and with "
+                                  "zero_stage {} they are not sharded",
+                                  config.zero_stage))
+        .at(config.source_of("offload_param"))
+        .mend("use zero_stage: 3, or leave offload_param out");
+  }
   return shape;
 }
 
 TrainShape evaluation_shape(const RunConfig& config, const ModelSource& source, int rank, int ranks) {
   RunConfig alone = config;  // what concerns gradients and optimizer has no meaning here
   alone.gradient_compression = GradientCompression::kNone;
-  alone.offload_optimizer = alone.offload_activations = OffloadDevice::kNone;
+  alone.offload_optimizer = alone.offload_param = alone.offload_activations = OffloadDevice::kNone;
   alone.fp8 = false;
   alone.gradient_dtype = DType::kF32;
   TrainShape shape = train_shape(alone, source, true, rank, ranks);
+  shape.zero.offload_param = shape.has_own_memory && config.offload_param == OffloadDevice::kCpu;
   shape.training = false;
   shape.rows = shape.eval_rows;
   shape.accumulation = 1;

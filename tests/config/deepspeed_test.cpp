@@ -137,6 +137,25 @@ TEST(DeepSpeedFiles, Glm4Zero3WithPipeline) {
   EXPECT_EQ(global_batch_size(config, 4), 64);
 }
 
+TEST(DeepSpeedFiles, OffloadedWeights) {
+  const auto on = [](const std::string& device, const std::string& param) {
+    return parse_run_config({"--device", device, "--deepspeed",
+                             R"({"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 1e6,)"
+                             R"( "offload_param": )" +
+                                 param + "}}"});
+  };
+  const RunConfig gpu = on("cuda", R"({"device": "cpu", "pin_memory": true, "buffer_count": 5, "buffer_size": 1e8})");
+  EXPECT_EQ(gpu.offload_param, OffloadDevice::kCpu);
+  EXPECT_FALSE(notes_contain(gpu, "`offload_param`"));
+  EXPECT_TRUE(notes_contain(gpu, "offload_param keeps small weights in host memory too"));
+  EXPECT_TRUE(notes_contain(gpu, "offload_param.buffer_count"));
+  EXPECT_TRUE(notes_contain(on("cpu", R"({"device": "cpu"})"), "the CPU device keeps them in host memory anyway"));
+  const RunConfig none = on("cuda", R"({"device": "none"})");
+  EXPECT_EQ(none.offload_param, OffloadDevice::kNone);
+  EXPECT_FALSE(notes_contain(none, "small weights"));
+  EXPECT_THROW(on("cuda", R"({"device": "nvme", "nvme_path": "/disk"})"), Error);
+}
+
 // Every row of the table: a noted key gives a note that names it and the reason, a refused one an error with the
 // remedy, the others are accepted.
 TEST(DeepSpeedKeys, EveryKeyDoesWhatTheTableSays) {

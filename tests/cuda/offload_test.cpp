@@ -1,4 +1,4 @@
-// Offloaded activations on the GPU: the copy lanes' order with the kernels, replayed from a recording too.
+// Offloaded activations and weights on the GPU: the copy lanes' order with the kernels, replayed from a recording too.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -69,7 +69,7 @@ struct Outcome {
 };
 
 // Wide enough that copies take their time, of six blocks.
-Outcome train(RecomputeMode mode, bool offload) {
+Outcome train(RecomputeMode mode, bool activations, bool weights) {
   const Json config = {{"model_type", "qwen2"},     {"vocab_size", 512},          {"hidden_size", 512},
                        {"intermediate_size", 1024}, {"num_hidden_layers", 6},     {"num_attention_heads", 8},
                        {"num_key_value_heads", 2},  {"tie_word_embeddings", true}};
@@ -83,7 +83,8 @@ Outcome train(RecomputeMode mode, bool offload) {
   shape.max_grad_norm = 1;
   shape.recompute = mode;
   shape.has_own_memory = true;
-  shape.offload_activations = offload;
+  shape.offload_activations = activations;
+  shape.zero.offload_param = weights;
   shape.offload_least_bytes = std::size_t{64} << 10;
   Engine engine(device, *model, shape);
   engine.store().initialize(5);
@@ -102,16 +103,19 @@ Outcome train(RecomputeMode mode, bool offload) {
   outcome.state = hasher.value();
   outcome.device_bytes = device.memory().peak;
   EXPECT_EQ(outcome.device_bytes, engine.programs().sizes.total());
-  EXPECT_EQ(engine.programs().sizes.host_total() > 0, offload);
+  EXPECT_EQ(engine.programs().sizes.host_total() > 0, activations || weights);
   return outcome;
 }
 
 TEST_F(CudaOffload, ChangesMemoryAlone) {
   for (const RecomputeMode mode : {RecomputeMode::kNone, RecomputeMode::kSelective, RecomputeMode::kFull}) {
-    const Outcome kept = train(mode, false), away = train(mode, true);
-    EXPECT_EQ(kept.losses, away.losses) << name_of(mode);
-    EXPECT_EQ(kept.state, away.state) << name_of(mode);
-    EXPECT_LT(away.device_bytes, kept.device_bytes) << name_of(mode);
+    const Outcome kept = train(mode, false, false);
+    for (const auto& [activations, weights] : {std::pair{true, false}, std::pair{false, true}, std::pair{true, true}}) {
+      const Outcome away = train(mode, activations, weights);
+      EXPECT_EQ(kept.losses, away.losses) << name_of(mode) << " " << activations << weights;
+      EXPECT_EQ(kept.state, away.state) << name_of(mode) << " " << activations << weights;
+      EXPECT_LT(away.device_bytes, kept.device_bytes) << name_of(mode) << " " << activations << weights;
+    }
   }
 }
 

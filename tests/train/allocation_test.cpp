@@ -62,7 +62,8 @@ TEST(Allocation, TheCounterCounts) {
 
 TEST(Allocation, AStepTakesNoTensorMemory) {
   for (const std::string& family : testing::tiny_families()) {
-    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const auto& [dtype, offload] : {std::pair{DType::kF32, false}, std::pair{DType::kF32, true},
+                                         std::pair{DType::kBF16, false}, std::pair{DType::kBF16, true}}) {
       CpuDevice device;
       const auto model = make_model(testing::tiny_config(family), "test");
       TrainShape shape;
@@ -72,6 +73,8 @@ TEST(Allocation, AStepTakesNoTensorMemory) {
       shape.eval_rows = 4;
       shape.dtype = dtype;
       shape.loss.chunk_rows = 64;
+      shape.offload_activations = shape.zero.offload_param = offload;
+      shape.offload_least_bytes = 0;
       testing::set_audio(family, shape);
       Engine engine(device, *model, shape);
       engine.store().initialize(1);
@@ -89,7 +92,7 @@ TEST(Allocation, AStepTakesNoTensorMemory) {
       counting = false;
       // The matrix library keeps its books on the heap, some hundred bytes a call; tensors and scratch never come from
       // there.
-      EXPECT_LT(largest.load(), 4096u) << family << " " << name_of(dtype);
+      EXPECT_LT(largest.load(), 4096u) << family << " " << name_of(dtype) << (offload ? " offloaded" : "");
     }
   }
 }
